@@ -1,0 +1,35 @@
+"""What counts as rows: the one check that all measures share."""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tangentlens.errors import InputError
+
+
+def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
+    """Return `x` as a detached, finite `(n, d)` tensor of at least `least` rows, in fp32 or fp64.
+
+    >>> as_rows([[1, 2], [3, 4]]).shape
+    torch.Size([2, 2])
+    """
+    rows = torch.as_tensor(x).detach()
+    if rows.ndim != 2 or rows.shape[1] == 0:
+        raise InputError(
+            f"rows must be (n_rows, n_features), but the shape is {tuple(rows.shape)}; "
+            "flatten batch and position into one axis first"
+        )
+    if len(rows) < least:
+        raise InputError(f"at least {least} rows are needed, but {len(rows)} came; pass more tokens")
+    if rows.dtype != torch.float64:
+        rows = rows.float()
+    finite = rows.isfinite()
+    if not finite.all():
+        bad = int((~finite.all(dim=1)).sum())
+        raise InputError(
+            f"every value must be finite, but {bad} of {len(rows)} rows hold NaN or Inf; "
+            "look for a diverged loss or an overflow in half precision, or drop those rows"
+        )
+    return rows
