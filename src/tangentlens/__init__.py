@@ -8,16 +8,21 @@ from tangentlens.geometry.anisotropy import anisotropy
 from tangentlens.geometry.dimension import intrinsic_dimension
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.lens import Lens, log_steps
 from tangentlens.proxies.semi_nmf import SemiNMF
+from tangentlens.runs.run import open_run
 
 __all__ = [
     "InputError",
+    "Lens",
     "Moments",
     "SemiNMF",
     "Subspace",
     "anisotropy",
     "chance",
     "intrinsic_dimension",
+    "log_steps",
+    "open_run",
     "share",
     "tangent_test",
 ]

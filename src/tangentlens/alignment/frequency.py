@@ -18,11 +18,11 @@ class FrequencyBins:
     Each bin holds about the same number of tokens of the corpus, so the frequent bins hold few types.
     """
 
-    bin_of: Int[Tensor, vocabulary]
+    bin_of: Int[Tensor, "vocabulary"]
     n_bins: int
 
     @classmethod
-    def of(cls, counts: Int[Tensor, vocabulary], n_bins: int = 4) -> FrequencyBins:
+    def of(cls, counts: Int[Tensor, "vocabulary"], n_bins: int = 4) -> FrequencyBins:
         """Bins of equal token mass from counts by token id.
 
         >>> FrequencyBins.of(torch.tensor([0, 100, 50, 25, 25]), n_bins=2).bin_of.tolist()
@@ -38,7 +38,7 @@ class FrequencyBins:
         bins[counts == 0] = -1
         return cls(bins, n_bins)
 
-    def assign(self, tokens: Int[Tensor, n]) -> Int[Tensor, n]:
+    def assign(self, tokens: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
         """The bin of each token; ids outside the vocabulary (such as -100, 'no target') get -1."""
         known = (tokens >= 0) & (tokens < len(self.bin_of))
         bins = self.bin_of.to(tokens.device)[tokens.where(known, 0)]

@@ -1,5 +1,6 @@
 """Delete-a-group jackknife: intervals over sequences, because tokens of one sequence depend on each other."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,14 +14,15 @@ from tangentlens.errors import InputError
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its 95% interval."""
+    """An estimate with its 95% interval, and what varies behind that interval."""
 
     value: float
     low: float
     high: float
+    over: str = "sequences"
 
     def __repr__(self) -> str:
-        return f"{self.value:.3g} [{self.low:.3g}, {self.high:.3g}]"
+        return f"{self.value:#.3g} [{self.low:#.3g}, {self.high:#.3g}]"
 
 
 def sequence_groups(sequences: Int[Tensor, "n"], n_groups: int) -> Int[Tensor, "n"]:
@@ -32,33 +34,55 @@ def sequence_groups(sequences: Int[Tensor, "n"], n_groups: int) -> Int[Tensor, "
     return index * min(n_groups, count) // count
 
 
-def replicate(
-    statistic: Callable[[Tensor], Tensor], total: Tensor, parts: Float[Tensor, "g ..."]
-) -> Float[Tensor, "g_plus_1"]:
-    """`statistic` of the whole, then of the whole without each part: what `jackknife` takes.
+def group_products(rows: Float[Tensor, "n d"], groups: Int[Tensor, "n"], n_groups: int) -> Float[Tensor, "g d d"]:
+    """X^T X of each group's rows, in fp64; zero for a group without any."""
+    members = [rows[groups == group] for group in range(n_groups)]
+    return torch.stack([(x.T @ x).double() for x in members])
+
+
+def replicate(statistic: Callable[[Tensor], Tensor], parts: Float[Tensor, "g ..."]) -> Float[Tensor, "g_plus_1"]:
+    """`statistic` of the sum of all parts, then of the sum without each one: what `jackknife` takes.
 
     Functions of replicates (ratios, means over sites) are taken entry by entry, so their intervals see that the same
     sequences stand behind all of them.
     """
+    total = parts.sum(dim=0)
     return torch.stack([statistic(total)] + [statistic(total - part) for part in parts])
 
 
-def jackknife(
-    replicates: Float[Tensor, "g_plus_1"],
-    scale: Callable[[Tensor], Tensor] = lambda value: value,
-    back: Callable[[Tensor], Tensor] = lambda value: value,
-) -> Interval:
-    """A 95% interval from `replicate`d values, symmetric on `scale` and mapped `back`.
+def anisotropy_replicates(
+    rows: Float[Tensor, "n d"], sequences: Int[Tensor, "n"], n_groups: int = 16
+) -> Float[Tensor, "g_plus_1"]:
+    """Replicates of the centred `anisotropy` over groups of sequences."""
+    # Count, sum and products of a group are one matrix if a column of ones is added, and then they add and subtract.
+    centred = rows - rows.mean(dim=0)
+    extended = torch.cat([centred, torch.ones_like(centred[:, :1])], dim=1)
+    groups = sequence_groups(sequences, n_groups)
+
+    def leading_share(product: Tensor) -> Tensor:
+        mean = product[:-1, -1] / product[-1, -1]
+        covariance = product[:-1, :-1] / product[-1, -1] - torch.outer(mean, mean)
+        return torch.linalg.eigvalsh(covariance)[-1] / covariance.trace()
+
+    return replicate(leading_share, group_products(extended, groups, int(groups.max()) + 1))
+
+
+def jackknife(replicates: Float[Tensor, "g_plus_1"]) -> Interval:
+    """A 95% interval from `replicate`d values.
 
     >>> rows = torch.tensor([1.0, 2.0, 3.0, 6.0], dtype=torch.float64)
     >>> means = torch.stack([rows.mean()] + [rows[rows != row].mean() for row in rows])
     >>> jackknife(means)  # for a mean, this is Student's interval
-    3 [-0.437, 6.44]
+    3.00 [-0.437, 6.44]
     """
-    scaled = scale(replicates.double())
-    left_out = scaled[1:]
+    value, left_out = float(replicates[0]), replicates[1:].double()
     g = len(left_out)
-    error = ((g - 1) / g * (left_out - left_out.mean()).square().sum()).sqrt()
+    error = math.sqrt((g - 1) / g * float((left_out - left_out.mean()).square().sum()))
     reach = float(stats.t.ppf(0.975, g - 1)) * error
-    ends = back(torch.stack([scaled[0], scaled[0] - reach, scaled[0] + reach]))
-    return Interval(*ends.tolist())
+    return Interval(value, value - reach, value + reach)
+
+
+def share_jackknife(replicates: Float[Tensor, "g_plus_1"]) -> Interval:
+    """The same for shares: symmetric in log-odds, so that it stays between 0 and 1."""
+    odds = jackknife(torch.logit(replicates.double(), eps=1e-12))
+    return Interval(*torch.tensor([odds.value, odds.low, odds.high], dtype=torch.float64).sigmoid().tolist())

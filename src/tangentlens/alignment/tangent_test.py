@@ -15,7 +15,14 @@ from torch import Tensor
 
 from tangentlens.alignment.chance import chance
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.alignment.intervals import Interval, jackknife, replicate, sequence_groups
+from tangentlens.alignment.intervals import (
+    Interval,
+    group_products,
+    jackknife,
+    replicate,
+    sequence_groups,
+    share_jackknife,
+)
 from tangentlens.alignment.share import moment_share
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
@@ -40,21 +47,26 @@ class Cell(NamedTuple):
 class TangentTest:
     """Shares of the proxy and its controls: `table` has every number with its interval, `verdict()` the words."""
 
-    rank: int
+    rank: int | None
     dim: int
-    shares: Mapping[Cell, Float[Tensor, g_plus_1]]
-    p_values: Mapping[tuple[str, float], float]
+    shares: Mapping[Cell, Float[Tensor, "g_plus_1"]]
+    p_values: Mapping[Cell, float]
     n_tokens: Mapping[str, int]
     subspaces: Mapping[str, Subspace]
 
     def share(self, variant: str = PROXY, order: float = 1.0, freq_bin: str = "all") -> Interval:
         """The share with its 95% interval over test sequences."""
-        return jackknife(self.shares[Cell(variant, order, freq_bin)], scale=_logit, back=torch.sigmoid)
+        return share_jackknife(self.shares[Cell(variant, order, freq_bin)])
 
     def log_ratio(self, control: str, order: float = 1.0, freq_bin: str = "all") -> Interval:
         """ln(share of the proxy / share of the control) with its 95% interval over test sequences."""
         proxy, other = (self.shares[Cell(variant, order, freq_bin)] for variant in (PROXY, control))
         return jackknife(_log(proxy) - _log(other))
+
+    def frequency_log_ratio(self, kind: str = "target", order: float = 1.0) -> Interval | None:
+        """ln(share on the most frequent tokens / share on the rarest) of the proxy; None if it was not binned so."""
+        found = [self.shares[cell] for cell in self.shares if cell[:2] == (PROXY, order) and kind in cell.freq_bin]
+        return jackknife(_log(found[-1]) - _log(found[0])) if len(found) > 1 else None
 
     @property
     def table(self) -> pl.DataFrame:
@@ -69,11 +81,11 @@ class TangentTest:
                     "value": share.value,
                     "ci_low": share.low,
                     "ci_high": share.high,
-                    "ci_over": "sequences",
+                    "ci_over": share.over,
                     "log_ratio": ratio and ratio.value,
                     "log_ratio_low": ratio and ratio.low,
                     "log_ratio_high": ratio and ratio.high,
-                    "p_value": self.p_values.get(cell[:2]) if cell.freq_bin == "all" else None,
+                    "p_value": self.p_values.get(cell),
                     "n": self.n_tokens[cell.freq_bin],
                 }
             )
@@ -96,7 +108,7 @@ class TangentTest:
 
 def compare(control: str, log_ratio: Interval) -> str:
     """Above, below, or not told apart: the log-ratio of proxy to control in words."""
-    ratio = Interval(*(math.exp(end) for end in (log_ratio.value, log_ratio.low, log_ratio.high)))
+    ratio = Interval(math.exp(log_ratio.value), math.exp(log_ratio.low), math.exp(log_ratio.high))
     word = "above it" if log_ratio.low > 0 else "below it" if log_ratio.high < 0 else "not told apart from it"
     return f"{ratio} times the {control} control: {word}"
 
@@ -133,8 +145,8 @@ def tangent_test(
     >>> print(tangent_test(rows, rows.sin(), sequences, rank=3, controls=["normal"]).verdict())
     The proxy (rank 3 of 12) takes 0.279 [0.269, 0.289] of the gradient's energy.
       1.16 [1.11, 1.22] times the normal control: above it
-    The proxy (rank 3 of 12) takes 0.31 [0.288, 0.334] of the gradient's anisotropy.
-      1.35 [1.21, 1.5] times the normal control: above it
+    The proxy (rank 3 of 12) takes 0.310 [0.288, 0.334] of the gradient's anisotropy.
+      1.35 [1.21, 1.50] times the normal control: above it
     """
     rows, grads = as_rows(activations), as_rows(gradients)
     ids = torch.as_tensor(sequences, device=rows.device)
@@ -155,7 +167,7 @@ def tangent_test(
     shares: dict[Cell, Tensor] = {}
     n_tokens = {}
     for freq_bin, chosen in _selections(binned, bins, len(groups), ids.device):
-        cells = _shares(grads[~fit][chosen], groups[chosen], fitted, controls)
+        cells = _shares(grads[~fit][chosen], groups[chosen], int(groups.max()) + 1, fitted, controls)
         shares |= {Cell(variant, order, freq_bin): values for (variant, order), values in cells.items()}
         n_tokens[freq_bin] = int(chosen.sum())
     if not any(cell.freq_bin == "all" for cell in shares):
@@ -166,7 +178,7 @@ def tangent_test(
     return TangentTest(proxy.rank, proxy.dim, shares, _p_values(grads[~fit], shares, proxy, controls), n_tokens, fitted)
 
 
-def first_half(sequences: Int[Tensor, n]) -> Bool[Tensor, n]:
+def first_half(sequences: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:
     """Which rows belong to the first half of the sequences, by id: they fit, the others test."""
     _, index = sequences.unique(return_inverse=True)
     count = int(index.max()) + 1 if len(index) else 0
@@ -178,17 +190,18 @@ def first_half(sequences: Int[Tensor, n]) -> Bool[Tensor, n]:
 def average(tests: Iterable[TangentTest]) -> TangentTest:
     """The mean share over sites, with intervals that know the sites share their sequences.
 
-    A chance level is of one site's spectrum, so the average has no p-values.
+    A chance level is of one site's spectrum, so the average has no p-values; it has a rank if the sites agree on it.
     """
     tests = list(tests)
     cells = [cell for cell in tests[0].shares if all(cell in test.shares for test in tests)]
     shares = {cell: torch.stack([test.shares[cell] for test in tests]).mean(dim=0) for cell in cells}
-    return TangentTest(tests[0].rank, tests[0].dim, shares, {}, tests[0].n_tokens, {})
+    ranks = {test.rank for test in tests}
+    return TangentTest(ranks.pop() if len(ranks) == 1 else None, tests[0].dim, shares, {}, tests[0].n_tokens, {})
 
 
 def _selections(
-    binned: Mapping[str, Int[Tensor, n]], bins: FrequencyBins | None, n: int, device: torch.device
-) -> Iterator[tuple[str, Bool[Tensor, n]]]:
+    binned: Mapping[str, Int[Tensor, "n"]], bins: FrequencyBins | None, n: int, device: torch.device
+) -> Iterator[tuple[str, Bool[Tensor, "n"]]]:
     yield "all", torch.ones(n, dtype=torch.bool, device=device)
     for kind, ids in binned.items():
         used = bins or FrequencyBins.of(ids[ids >= 0].bincount())
@@ -198,18 +211,21 @@ def _selections(
 
 
 def _shares(
-    grads: Float[Tensor, "n d"], groups: Int[Tensor, n], fitted: Mapping[str, Subspace], controls: Sequence[str]
-) -> dict[tuple[str, float], Float[Tensor, g_plus_1]]:
+    grads: Float[Tensor, "n d"],
+    groups: Int[Tensor, "n"],
+    n_groups: int,
+    fitted: Mapping[str, Subspace],
+    controls: Sequence[str],
+) -> dict[tuple[str, float], Float[Tensor, "g_plus_1"]]:
     """Replicates for every variant and order; none if fewer than two groups have a gradient."""
-    parts = torch.stack([_energy(grads[groups == group]) for group in groups.unique()] or [_energy(grads)])
-    parts = parts[torch.stack([part.trace() for part in parts]) > 0]
-    if len(parts) < 2:
+    parts = group_products(grads, groups, n_groups)
+    if int((parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0).sum()) < 2:
         return {}
     rank, dim = fitted[PROXY].rank, fitted[PROXY].dim
     found = {}
     for order in ORDERS:
         for name, subspace in fitted.items():
-            found[name, order] = replicate(partial(moment_share, q=subspace, order=order), parts.sum(0), parts)
+            found[name, order] = replicate(partial(moment_share, q=subspace, order=order), parts)
         # The means of the random and the normal control, in closed form; docs/concepts.md, 'Chance'.
         proxy = found[PROXY, order]
         if "random" in controls:
@@ -219,25 +235,17 @@ def _shares(
     return found
 
 
-def _energy(rows: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
-    return (rows.T @ rows).double()
-
-
 def _p_values(
     grads: Float[Tensor, "n d"], shares: Mapping[Cell, Tensor], proxy: Subspace, controls: Sequence[str]
-) -> dict[tuple[str, float], float]:
+) -> dict[Cell, float]:
     moments = Moments.of(grads)
     found = {}
     for control, within in (("random", None), ("normal", proxy.complement())):
         for order in ORDERS if control in controls else ():
             taken = float(shares[Cell(PROXY, order, "all")][0])
-            found[control, order] = chance(moments, proxy.rank, order, within).p_value(taken)
+            found[Cell(control, order, "all")] = chance(moments, proxy.rank, order, within).p_value(taken)
     return found
 
 
 def _log(share: Tensor) -> Tensor:
     return share.clamp_min(1e-12).log()
-
-
-def _logit(share: Tensor) -> Tensor:
-    return torch.logit(share, eps=1e-12)

@@ -24,7 +24,7 @@ class Moments:
 
     def __init__(self, dim: int, device: torch.device | str | None = None) -> None:
         self.count = 0
-        self.mean: Float[Tensor, d] = torch.zeros(dim, dtype=torch.float64, device=device)
+        self.mean: Float[Tensor, "d"] = torch.zeros(dim, dtype=torch.float64, device=device)
         self.scatter: Float[Tensor, "d d"] = torch.zeros(dim, dim, dtype=torch.float64, device=device)
 
     @classmethod
@@ -80,7 +80,7 @@ class Moments:
         """Mean outer product of the rows as they are."""
         return self.covariance() + torch.outer(self.mean, self.mean)
 
-    def spectrum(self, center: bool = True) -> Float[Tensor, d]:
+    def spectrum(self, center: bool = True) -> Float[Tensor, "d"]:
         """Eigenvalues of the covariance (or, uncentred, of the second moment), descending, none below 0."""
         matrix = self.covariance() if center else self.second_moment()
         return torch.linalg.eigvalsh(matrix).flip(0).clamp_min(0)

@@ -66,7 +66,7 @@ class Subspace:
         rows = as_rows(x)
         return rows @ self.basis.to(rows)
 
-    def principal_angles(self, other: Subspace) -> Float[Tensor, k]:
+    def principal_angles(self, other: Subspace) -> Float[Tensor, "k"]:
         """The min(r, r') angles between the two, ascending, in radians."""
         wide, thin = (self, other) if self.rank >= other.rank else (other, self)
         cosines = torch.linalg.svdvals(wide.basis.T @ thin.basis)

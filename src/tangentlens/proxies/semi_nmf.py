@@ -42,7 +42,7 @@ class SemiNMF:
 
     components_: Float[Tensor, "k d"]
     codes_: Float[Tensor, "n k"]
-    mean_: Float[Tensor, d]
+    mean_: Float[Tensor, "d"]
     error_: float
     n_iter_: int
 

@@ -1,0 +1,103 @@
+"""Sites: portable names for points in a network, and which module's input or output each one is."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from torch import nn
+
+from tangentlens.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A point in the network: the input or the output of a module. `depth` runs from 0 to 1 along the blocks."""
+
+    name: str
+    module: nn.Module
+    side: Literal["input", "output"]
+    depth: float | None = None
+
+    def __repr__(self) -> str:
+        return f"Site({self.name!r}, {self.side} of {type(self.module).__name__})"
+
+
+def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[Site]:
+    """The sites that `wanted` names, in the order of the network.
+
+    Args:
+        model: Any module.
+        wanted: `embed`, `resid` (the whole residual stream), `resid.0` (before the first block) ... `resid.L` (after
+            the last), `final` (after the final norm), real module paths, globs over both, or several of these.
+
+    >>> blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+    >>> find_sites(nn.ModuleDict({"token": nn.Embedding(9, 4), "blocks": blocks}), "resid")
+    [Site('resid.0', input of Linear), Site('resid.1', output of Linear), Site('resid.2', output of Linear)]
+    """
+    portable = {site.name: site for site in _portable_sites(model)}
+    paths = {name: Site(name, module, "output") for name, module in model.named_modules() if name}
+    known = portable | paths
+    chosen: dict[str, Site] = {}
+    for pattern in [wanted] if isinstance(wanted, str) else wanted:
+        found = [name for name in known if _matches(name, pattern)]
+        if not found:
+            raise InputError(_unknown(pattern, list(known), list(portable)))
+        chosen |= {name: known[name] for name in found}
+    order = {name: place for place, name in enumerate(known)}
+    return sorted(chosen.values(), key=lambda site: order[site.name])
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or (pattern == "resid" and name.startswith("resid."))
+
+
+def _unknown(pattern: str, known: list[str], portable: list[str]) -> str:
+    near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.4)
+    hint = f"the nearest are {', '.join(near)}" if near else "module paths work too"
+    shown = [name for name in portable if not re.fullmatch(r"resid\.\d+", name)]
+    last = sum(name.startswith("resid.") for name in portable) - 1
+    if last > 0:
+        shown.insert(1, f"resid.0 to resid.{last}")
+    return (
+        f"a site must exist in the model, but {pattern!r} does not; {hint}; this model has {', '.join(shown) or 'none'}"
+    )
+
+
+def _portable_sites(model: nn.Module) -> list[Site]:
+    sites = []
+    embedding = _embedding(model)
+    if embedding is not None:
+        sites.append(Site("embed", embedding, "output", 0.0))
+    blocks = _blocks(model)
+    if blocks is not None:
+        sites.append(Site("resid.0", blocks[0], "input", 0.0))
+        sites += [Site(f"resid.{i}", block, "output", i / len(blocks)) for i, block in enumerate(blocks, start=1)]
+        norm = _final_norm(model, blocks)
+        if norm is not None:
+            sites.append(Site("final", norm, "output", 1.0))
+    return sites
+
+
+def _embedding(model: nn.Module) -> nn.Module | None:
+    return next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
+
+
+def _blocks(model: nn.Module) -> nn.ModuleList | None:
+    """The longest list of modules of one class: in every transformer, its blocks."""
+    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len({type(b) for b in m}) == 1]
+    return max(lists, key=len, default=None)
+
+
+def _final_norm(model: nn.Module, blocks: nn.ModuleList) -> nn.Module | None:
+    """The norm that stands beside the blocks and after them."""
+    for parent in model.modules():
+        children = list(parent.children())
+        if any(child is blocks for child in children):
+            later = children[next(i for i, child in enumerate(children) if child is blocks) + 1 :]
+            return next((child for child in later if "norm" in type(child).__name__.lower()), None)
+    return None

@@ -1,0 +1,165 @@
+"""The command line: parse, call, print. Errors are one line and leave a code that is not 0."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated
+
+import polars as pl
+import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from tangentlens.errors import InputError
+from tangentlens.runs.run import open_run
+
+app = typer.Typer(
+    help="See how a language model's representation space takes shape while it learns.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs, and nothing else.")]
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        code = app(standalone_mode=False)
+    except typer.TyperException as error:
+        message = error.format_message()
+        code = _fail(f"{message.rstrip('.')}; --help shows what there is", error.exit_code) if message else 2
+    except InputError as error:
+        code = _fail(str(error), 1)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _fail("interrupted; what was measured is kept, the same command goes on from there", 130)
+    sys.exit(code)
+
+
+def _fail(message: str, code: int) -> int:
+    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(message)}", highlight=False)
+    return code
+
+
+@app.command(epilog="Example: tangentlens demo --out runs/demo --seed 1")
+def demo(
+    out: Annotated[Path, typer.Option(help="Run directory; an unfinished run there is gone on with.")] = Path(
+        "runs/demo"
+    ),
+    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")] = None,
+    sites: Annotated[
+        str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")
+    ] = "resid",
+    rank: Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")] = 16,
+    steps: Annotated[int, typer.Option(min=2, help="Training steps of each model.")] = 257,
+    learning_rate: Annotated[float, typer.Option(min=0, help="Peak learning rate.")] = 1.5e-3,
+    seed: Annotated[int, typer.Option(min=0, help="Same seed, same numbers.")] = 0,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Train a small decoder and a small encoder on built-in text with the lens on, and write a report.
+
+    About two minutes on two cores. Ctrl-C leaves a readable run; the same command goes on with it.
+    """
+    from tangentlens.studies.study import DEMO, run_study
+
+    study = replace(
+        DEMO,
+        text=None if text is None else str(text),
+        sites=tuple(sites.split(",")),
+        rank=rank,
+        steps=steps,
+        learning_rate=learning_rate,
+        seed=seed,
+    )
+    with _progress(study.models, study.steps, hidden=quiet or as_json) as progress:
+        run = run_study(study, out, progress)
+    report([run.path], out=None, quiet=quiet, as_json=as_json)
+
+
+@app.command(epilog="Example: tangentlens report runs/demo --out demo.html")
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories; several are drawn together.")],
+    out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first run by default.")] = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Write one self-contained HTML file, and print the findings."""
+    from tangentlens.report.findings import findings, share_table
+    from tangentlens.report.page import write_report
+
+    opened = [open_run(path) for path in runs]
+    page = write_report(opened, out or opened[0].path / "report.html")
+    records = pl.concat([run.records for run in opened])
+    found = findings(records)
+    if as_json:
+        told = {"runs": [str(path) for path in runs], "report": str(page), "findings": [asdict(f) for f in found]}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    elif not quiet:
+        console = Console(highlight=False)
+        _print_table(
+            console, "Share of the gradient, mean over sites (95% intervals over sequences)", share_table(records)
+        )
+        for model, sentences in groupby(found, key=lambda finding: finding.model):
+            console.print(f"\n[bold]{escape(model)}[/bold]")
+            for finding in sentences:
+                console.print(f"  • {escape(finding.text)}")
+        console.print(f"\nRun:    {', '.join(str(path) for path in runs)}\nReport: {page}", soft_wrap=True)
+
+
+@app.command(epilog="Example: tangentlens doctor --json")
+def doctor(as_json: Json = False) -> None:
+    """Versions, threads, device, disk: what would not work here, and why. Exit code 1 if something would not."""
+    from tangentlens.doctor import examine
+
+    checks = examine()
+    if as_json:
+        sys.stdout.write(json.dumps([asdict(check) for check in checks], indent=2) + "\n")
+    else:
+        console = Console(highlight=False)
+        for check in checks:
+            mark = "[green]ok [/green]" if check.ok else "[red]BAD[/red]"
+            console.print(f"{mark} {check.name:<14} {escape(check.found)}", soft_wrap=True)
+    if not all(check.ok for check in checks):
+        raise typer.Exit(1)
+
+
+@contextmanager
+def _progress(models: tuple[str, ...], steps: int, hidden: bool) -> Iterator[Callable[[str, int, float], None]]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[loss]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=hidden) as bars:
+        tasks = {model: bars.add_task(model, total=steps, start=False, loss="") for model in models}
+
+        def tell(model: str, done: int, loss: float) -> None:
+            if not bars.tasks[tasks[model]].started:
+                bars.start_task(tasks[model])
+            bars.update(tasks[model], completed=done, loss="" if loss != loss else f"loss {loss:.3f}")
+
+        yield tell
+
+
+def _print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in frame.columns:
+        table.add_column(name)
+    for row in frame.iter_rows():
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console.print(table)

@@ -1,0 +1,28 @@
+"""Where text comes from: what Python ships, or a file of one's own."""
+
+from pathlib import Path
+from pydoc_data.topics import topics
+
+from tangentlens.errors import InputError
+
+
+def builtin_text() -> str:
+    """English that is on every machine with Python: its own documentation, about 465,000 characters.
+
+    >>> len(builtin_text()) > 400_000
+    True
+    """
+    return "\n\n".join(topics[name] for name in sorted(topics))
+
+
+def read_text(path: Path) -> str:
+    """The UTF-8 text of a file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{path} must be a text file, but: {error.strerror}; check the path") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} must be UTF-8 text, but is not ({error}); convert it first") from error
+    if not text.strip():
+        raise InputError(f"{path} must hold text, but is empty; name another file")
+    return text

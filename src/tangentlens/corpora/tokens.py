@@ -1,0 +1,64 @@
+"""Text cut into tokens, and tokens into sequences of one length."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Int
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from torch import Tensor
+
+from tangentlens.errors import InputError
+
+SPECIALS = ("[PAD]", "[MASK]")
+PAD, MASK = range(len(SPECIALS))
+
+
+@dataclass(frozen=True, eq=False)
+class TokenizedText:
+    """Sequences of token ids of equal length, and how often each id occurs in them."""
+
+    sequences: Int[Tensor, "n_sequences length"]
+    vocabulary: int
+
+    @property
+    def counts(self) -> Int[Tensor, "vocabulary"]:
+        """Occurrences by token id."""
+        return self.sequences.flatten().bincount(minlength=self.vocabulary)
+
+    @property
+    def sha256(self) -> str:
+        """A hash of the sequences: the same text, cut the same way."""
+        return hashlib.sha256(self.sequences.numpy().tobytes()).hexdigest()
+
+
+def tokenize(text: str, vocabulary: int, length: int) -> TokenizedText:
+    """Train a byte-level BPE tokenizer on the text itself and cut the text into whole sequences.
+
+    >>> tokens = tokenize("the cat sat on the mat. " * 50, vocabulary=280, length=16)
+    >>> tokens.sequences.shape[1], int(tokens.counts.sum()) == tokens.sequences.numel()
+    (16, True)
+    """
+    tokenizer = train_tokenizer(text, vocabulary)
+    ids = torch.tensor(tokenizer.encode(text).ids)
+    n = len(ids) // length
+    if n < 1:
+        raise InputError(f"the text must give at least {length} tokens, but gives {len(ids)}; use a longer text")
+    return TokenizedText(ids[: n * length].reshape(n, length), tokenizer.get_vocab_size())
+
+
+def train_tokenizer(text: str, vocabulary: int) -> Tokenizer:
+    """A byte-level BPE tokenizer of at most `vocabulary` types, `SPECIALS` first."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=list(SPECIALS),
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator([text], trainer)
+    return tokenizer

@@ -1,0 +1,84 @@
+"""What would not work on this machine, and why."""
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+_REQUIRED = ("torch", "transformers", "tokenizers", "safetensors", "polars", "plotly", "scipy", "numpy")
+_LEAST_FREE = 200 * 2**20
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing looked at: whether it will do, and what was found."""
+
+    name: str
+    ok: bool
+    found: str
+
+
+def examine() -> list[Check]:
+    """Every check, in a fixed order."""
+    return [_python(), *map(_package, _REQUIRED), _threads(), _device(), _disk(), _working_folder(), _arithmetic()]
+
+
+def _python() -> Check:
+    return Check("python", sys.version_info >= (3, 11), f"{platform.python_version()} on {platform.platform()}")
+
+
+def _package(name: str) -> Check:
+    try:
+        return Check(name, True, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name, False, "missing; install tangentlens anew, with its dependencies")
+
+
+def _threads() -> Check:
+    threads, cores = torch.get_num_threads(), os.cpu_count() or 1
+    hint = "" if threads <= cores else "; more threads than cores is slow, unset OMP_NUM_THREADS"
+    return Check("threads", threads <= cores, f"{threads} on {cores} cores{hint}")
+
+
+def _device() -> Check:
+    if torch.cuda.is_available():
+        return Check("device", True, torch.cuda.get_device_name())
+    return Check("device", True, "CPU (no CUDA device is visible to PyTorch)")
+
+
+def _disk() -> Check:
+    free = shutil.disk_usage(Path.cwd()).free
+    hint = "" if free >= _LEAST_FREE else "; make room, a run and its report need some 200 MB"
+    return Check("disk", free >= _LEAST_FREE, f"{free / 2**30:.1f} GiB free here{hint}")
+
+
+def _working_folder() -> Check:
+    def write() -> None:
+        with tempfile.TemporaryFile(dir=Path.cwd()):
+            pass
+
+    return _tried("folder", write, "this folder can be written to", "write elsewhere with --out")
+
+
+def _arithmetic() -> Check:
+    def decompose() -> None:
+        matrix = torch.eye(8, dtype=torch.float64)
+        if not torch.allclose(torch.linalg.eigvalsh(matrix @ matrix), torch.ones(8, dtype=torch.float64)):
+            raise RuntimeError("eigenvalues of the identity are not 1")
+
+    return _tried("linear algebra", decompose, "fp64 eigenvalues are right", "reinstall PyTorch")
+
+
+def _tried(name: str, action: Callable[[], None], found: str, hint: str) -> Check:
+    try:
+        action()
+    except (OSError, RuntimeError) as error:
+        return Check(name, False, f"{error}; {hint}")
+    return Check(name, True, found)

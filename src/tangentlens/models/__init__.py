@@ -1,0 +1,1 @@
+"""Models to watch: small reference ones built from their configuration. What is measured may not enter here."""

@@ -1,0 +1,51 @@
+"""Reference models of one size: a causal decoder and a bidirectional encoder that differ in the mask alone."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from tangentlens.errors import InputError
+
+Kind = Literal["decoder", "encoder"]
+
+
+def small_model(kind: Kind, vocabulary: int, layers: int, width: int, length: int, mask: int, seed: int) -> nn.Module:
+    """A Llama (`decoder`) or a EuroBERT (`encoder`): rotary, RMS norm, gated MLP, tied embeddings.
+
+    The global random state is left as it was.
+    """
+    from transformers import EuroBertConfig, EuroBertForMaskedLM, LlamaConfig, LlamaForCausalLM
+
+    if width % 32:
+        raise InputError(f"width must be a multiple of 32, the width of a head, but is {width}")
+    shape: dict[str, Any] = {
+        "vocab_size": vocabulary,
+        "hidden_size": width,
+        "intermediate_size": 32 * round(width * 8 / 3 / 32),
+        "num_hidden_layers": layers,
+        "num_attention_heads": width // 32,
+        "num_key_value_heads": width // 32,
+        "max_position_embeddings": length,
+        "tie_word_embeddings": True,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "pad_token_id": None,
+    }
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if kind == "decoder":
+            return LlamaForCausalLM(LlamaConfig(**shape))
+        return EuroBertForMaskedLM(EuroBertConfig(mask_token_id=mask, **shape))
+
+
+def weight_hash(model: nn.Module) -> str:
+    """SHA-256 over all parameters and buffers, by name: equal hashes, equal weights."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,299 @@
+"""One function a figure: records in, a titled figure out, or None where the records do not hold what it needs.
+
+A new figure is a function here and its name in `FIGURES`.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
+
+from tangentlens.alignment.tangent_test import PROXY
+from tangentlens.lens import MEAN_SITE
+
+# Okabe and Ito's colours, told apart by colour-blind readers too.
+VARIANTS = {
+    PROXY: ("tangent proxy (semi-NMF)", "#D55E00", "solid"),
+    "pca": ("pca: top-variance directions", "#0072B2", "dot"),
+    "random": ("random: chance, r/d", "#999999", "solid"),
+    "normal": ("normal: random, orthogonal to the proxy", "#000000", "solid"),
+}
+ORDERS = {1.0: "energy share (order 1)", 2.0: "anisotropy share (order 2)"}
+GEOMETRY = {"anisotropy": "anisotropy", "intrinsic_dimension": "intrinsic dimension"}
+_BLUES = ("#B9D6EE", "#7FB2DA", "#3C87C0", "#0B4F8A")
+OVER_SEQUENCES = "95% jackknife intervals over sequences of the step's batch; the fitted subspaces are held fixed"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with a title that says what is seen and a caption that says what the bars are over."""
+
+    title: str
+    caption: str
+    plot: go.Figure
+
+
+def share_over_training(records: pl.DataFrame) -> Figure | None:
+    """Proxy and controls over the steps."""
+    rows = _shares(records).filter(pl.col("site") == MEAN_SITE, pl.col("freq_bin") == "all")
+    if rows["step"].n_unique() < 2:
+        return None
+    plot = _grid(rows, "order", ORDERS, "variant", lambda variant, line: _band(line, *VARIANTS[variant]))
+    _step_axis(plot, rows)
+    return Figure(_share_title(rows), f"Mean over sites. Bands: {OVER_SEQUENCES}.", _styled(plot, 620))
+
+
+def share_over_depth(records: pl.DataFrame) -> Figure | None:
+    """Proxy and controls over depth at the last step."""
+    rows = _last(_shares(records)).filter(pl.col("depth").is_not_null(), pl.col("freq_bin") == "all")
+    if rows["depth"].n_unique() < 2:
+        return None
+    plot = _grid(
+        rows.sort("depth", maintain_order=True),
+        "order",
+        ORDERS,
+        "variant",
+        lambda variant, line: [_bars(line, "site", *VARIANTS[variant])],
+    )
+    energy = rows.filter(pl.col("order") == 1)
+    chance = energy.filter(pl.col("variant") == "random").select("run", "model", "site", chance="value")
+    proxy = energy.filter(pl.col("variant") == PROXY).join(chance, on=["run", "model", "site"])
+    above = proxy.filter(pl.col("ci_low") > pl.col("chance")).height
+    title = f"At the last step the proxy's energy share is above r/d at {above} of {proxy.height} sites"
+    return Figure(title, f"Bars: {OVER_SEQUENCES}.", _styled(plot, 560))
+
+
+def share_by_frequency(records: pl.DataFrame) -> Figure | None:
+    """The proxy's share by token-frequency bin, by input and by target token, at the last step."""
+    rows = _last(_shares(records)).filter(
+        pl.col("variant") == PROXY, pl.col("freq_bin").str.contains(".", literal=True)
+    )
+    if rows.is_empty():
+        return None
+    # The mean over sites where every site has the bin; else (an encoder's last layer has no gradient but at masked
+    # tokens) the deepest site that has it.
+    rows = rows.with_columns(
+        pl.when(pl.col("site") == MEAN_SITE).then(2.0).otherwise(pl.col("depth").fill_null(-1.0)).alias("preference"),
+        pl.col("freq_bin").str.extract(r"^(\w+)\.", 1).alias("kind"),
+        pl.col("freq_bin").str.extract(r"\.(\d+)$", 1).cast(pl.Int64).alias("bin"),
+    ).filter(pl.col("preference") == pl.col("preference").max().over("run", "model", "order", "kind"))
+    colours = {"target": "#009E73", "input": "#CC79A7"}
+
+    def draw(kind: str, line: pl.DataFrame) -> list[go.Scatter]:
+        where = line["site"][0]
+        label = f"by {kind} token" + ("" if where == MEAN_SITE else f", at {where}")
+        return [_bars(line, "bin", label, colours[kind])]
+
+    plot = _grid(rows.sort("bin", maintain_order=True), "order", ORDERS, "kind", draw)
+    bins = rows["bin"].unique().sort().to_list()
+    names = ["rarest", *(str(number + 1) for number in bins[1:-1]), "most frequent"]
+    plot.update_xaxes(tickvals=bins, ticktext=names)
+    caption = (
+        "Bins hold equal token mass of the corpus, so the frequent ones hold few types; mean over sites unless said. "
+        f"Bars: {OVER_SEQUENCES}."
+    )
+    return Figure(_frequency_title(records), caption, _styled(plot, 560))
+
+
+def geometry_over_depth(records: pl.DataFrame) -> Figure | None:
+    """Anisotropy and intrinsic dimension of activations over depth, early and late in training."""
+    rows = _labelled(records).filter(
+        pl.col("quantity") == "activation", pl.col("metric").is_in(list(GEOMETRY)), pl.col("depth").is_not_null()
+    )
+    if rows["depth"].n_unique() < 2:
+        return None
+    steps = _spaced(rows["step"].unique().sort().to_list(), len(_BLUES))
+    colours = dict(zip(steps, _BLUES[-len(steps) :], strict=True))
+    plot = _grid(
+        rows.filter(pl.col("step").is_in(steps)).sort("metric", "step", "depth", maintain_order=True),
+        "metric",
+        GEOMETRY,
+        "step",
+        lambda step, line: [_bars(line, "site", f"step {step}", colours[step])],
+    )
+    # The input's dimension is of another order than the stream's, so only a log axis shows both.
+    plot.update_yaxes(type="log", row=2)
+    caption = (
+        f"Anisotropy: {OVER_SEQUENCES}. Intrinsic dimension: exact 95% intervals of TwoNN over distinct tokens, which "
+        "take tokens as independent. Equal rows, as at the input where a row is a token type, are dropped first."
+    )
+    return Figure(_anisotropy_title(rows), caption, _styled(plot, 620))
+
+
+def training(records: pl.DataFrame) -> Figure | None:
+    """Loss over the steps."""
+    rows = _labelled(records).filter(pl.col("metric") == "loss").sort("model_label", "step")
+    if rows["step"].n_unique() < 2:
+        return None
+    plot = _grid(rows, "metric", {"loss": "nats per token"}, "metric", lambda _, line: _band(line, "loss", "#009E73"))
+    _step_axis(plot, rows)
+    ends = rows.group_by("model_label", maintain_order=True).agg(first=pl.first("value"), last=pl.last("value"))
+    told = "; ".join(f"{row['model_label']} from {row['first']:.2f} to {row['last']:.2f}" for row in ends.to_dicts())
+    return Figure(f"Training loss: {told}", "Loss of single training batches, without interval.", _styled(plot, 320))
+
+
+FIGURES: tuple[Callable[[pl.DataFrame], Figure | None], ...] = (
+    share_over_training,
+    share_over_depth,
+    share_by_frequency,
+    geometry_over_depth,
+    training,
+)
+
+
+def draw_all(records: pl.DataFrame) -> list[Figure]:
+    """Every figure that the records allow."""
+    return [figure for draw in FIGURES if (figure := draw(records)) is not None]
+
+
+def _labelled(records: pl.DataFrame) -> pl.DataFrame:
+    """With a label per model, which names the run only if several are drawn together."""
+    several = records["run"].n_unique() > 1
+    label = pl.concat_str("run", pl.lit(" / "), "model") if several else pl.col("model")
+    return records.with_columns(label.alias("model_label"))
+
+
+def _shares(records: pl.DataFrame) -> pl.DataFrame:
+    rows = _labelled(records).filter(pl.col("metric") == "share", pl.col("variant").is_in(list(VARIANTS)))
+    return rows.sort(pl.col("variant").cast(pl.Enum(list(VARIANTS))), "order", "step", maintain_order=True)
+
+
+def _last(rows: pl.DataFrame) -> pl.DataFrame:
+    return rows.filter(pl.col("step") == pl.col("step").max().over("run", "model"))
+
+
+def _models(rows: pl.DataFrame) -> list[str]:
+    return rows["model_label"].unique(maintain_order=True).sort().to_list()
+
+
+def _spaced(steps: list[int], count: int) -> list[int]:
+    """At most `count` of the steps: the first, the last, and evenly between."""
+    if len(steps) <= count:
+        return steps
+    return [steps[round(i * (len(steps) - 1) / (count - 1))] for i in range(count)]
+
+
+def _grid(
+    rows: pl.DataFrame,
+    row_key: str,
+    row_labels: Mapping[Any, str],
+    line_key: str,
+    draw: Callable[[Any, pl.DataFrame], Iterable[go.Scatter]],
+) -> go.Figure:
+    """A row of panels per value of `row_key`, a column per model, a line per value of `line_key`."""
+    models = _models(rows)
+    plot = make_subplots(
+        len(row_labels),
+        len(models),
+        shared_xaxes=True,
+        shared_yaxes="rows",
+        subplot_titles=[html.escape(model) for model in models],
+        vertical_spacing=0.08,
+    )
+    shown: set[str] = set()
+    for value, label in row_labels.items():
+        at = list(row_labels).index(value) + 1
+        plot.update_yaxes(title_text=label, row=at, col=1)
+        panels = rows.filter(pl.col(row_key) == value).group_by([line_key, "model_label"], maintain_order=True)
+        for (line, model), points in panels:
+            for trace in draw(line, points):
+                named = bool(trace.name)
+                trace.update(legendgroup=trace.legendgroup or trace.name, showlegend=named and trace.name not in shown)
+                shown |= {trace.name} if named else set()
+                plot.add_trace(trace, row=at, col=models.index(str(model)) + 1)
+    return plot
+
+
+def _step_axis(plot: go.Figure, rows: pl.DataFrame) -> None:
+    """Steps on a log axis that has room for step 0."""
+    steps = rows["step"].unique().sort().to_list()
+    plot.update_xaxes(type="log", tickvals=[step + 1 for step in steps], ticktext=steps)
+    plot.update_xaxes(title_text="training step", row=len(plot._grid_ref))
+
+
+def _band(line: pl.DataFrame, label: str, colour: str, dash: str = "solid") -> Iterator[go.Scatter]:
+    x = (line["step"] + 1).to_list()
+    if line["ci_low"].is_not_null().all():
+        edge = [*line["ci_high"].to_list(), *reversed(line["ci_low"].to_list())]
+        faint = {"fillcolor": _faint(colour), "line": {"width": 0}, "hoverinfo": "skip"}
+        yield go.Scatter(x=x + x[::-1], y=edge, fill="toself", mode="lines", legendgroup=label, **faint)
+    yield go.Scatter(
+        x=x,
+        y=line["value"].to_list(),
+        name=label,
+        mode="lines+markers",
+        line={"color": colour, "width": 2, "dash": dash},
+        marker={"size": 5},
+        customdata=line.select("step", "ci_low", "ci_high").rows(),
+        hovertemplate="step %{customdata[0]}: %{y:.4g} [%{customdata[1]:.4g}, %{customdata[2]:.4g}]",
+    )
+
+
+def _bars(line: pl.DataFrame, x: str, label: str, colour: str, dash: str = "solid") -> go.Scatter:
+    return go.Scatter(
+        x=[html.escape(value) if isinstance(value, str) else value for value in line[x]],
+        y=line["value"].to_list(),
+        name=html.escape(label),
+        mode="lines+markers",
+        line={"color": colour, "width": 2, "dash": dash},
+        error_y={
+            "type": "data",
+            "array": (line["ci_high"] - line["value"]).to_list(),
+            "arrayminus": (line["value"] - line["ci_low"]).to_list(),
+            "thickness": 1.2,
+            "width": 3,
+        },
+    )
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.18)"
+
+
+def _styled(plot: go.Figure, height: int) -> go.Figure:
+    return plot.update_layout(
+        template="plotly_white",
+        height=height,
+        margin={"l": 70, "r": 20, "t": 50, "b": 50},
+        legend={"orientation": "h", "y": -0.12, "yanchor": "top"},
+        font={"family": "system-ui, sans-serif", "size": 13},
+        hovermode="closest",
+    )
+
+
+def _share_title(rows: pl.DataFrame) -> str:
+    last = _last(rows).filter(pl.col("order") == 1)
+    told = []
+    for (model,), cells in last.group_by(["model_label"], maintain_order=True):
+        value = dict(zip(cells["variant"], cells["value"], strict=True))
+        others = ", ".join(f"{value[name]:.3g} {name}" for name in ("normal", "random", "pca") if name in value)
+        told.append(f"{model} {value[PROXY]:.3g} (against {others})")
+    return "Gradient energy in the proxy at the last step: " + "; ".join(sorted(told))
+
+
+def _anisotropy_title(rows: pl.DataFrame) -> str:
+    told = []
+    last = _last(rows).filter(pl.col("metric") == "anisotropy").sort("value")
+    for (model,), cells in last.group_by(["model_label"], maintain_order=True):
+        low, high = cells.row(0, named=True), cells.row(-1, named=True)
+        told.append(f"{model} {low['value']:.2f} ({low['site']}) to {high['value']:.2f} ({high['site']})")
+    return "Anisotropy over depth at the last step: " + "; ".join(sorted(told))
+
+
+def _frequency_title(records: pl.DataFrame) -> str:
+    rows = _last(_labelled(records)).filter(
+        pl.col("metric") == "frequency_log_ratio",
+        pl.col("site") == MEAN_SITE,
+        pl.col("order") == 1,
+        pl.col("freq_bin") == "target",
+    )
+    told = [f"{row['model_label']} {math.exp(row['value']):.2f} times" for row in rows.to_dicts()]
+    return "Energy share on the most frequent targets against the rarest: " + (", ".join(sorted(told)) or "see below")

@@ -1,0 +1,52 @@
+"""One self-contained HTML file: findings, table, figures, and how it was made. It needs no network."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import jinja2
+import plotly
+import plotly.io
+import polars as pl
+
+from tangentlens.errors import InputError
+from tangentlens.report.figures import draw_all
+from tangentlens.report.findings import findings, share_table
+from tangentlens.runs.files import make_directory, write_whole
+from tangentlens.runs.run import Run
+
+
+def write_report(runs: Sequence[Run], out: Path) -> Path:
+    """Draw what the runs hold into the file `out`."""
+    records = pl.concat([run.records for run in runs])
+    if records.is_empty():
+        raise InputError(f"{', '.join(str(run.path) for run in runs)} must hold records, but nothing was measured yet")
+    make_directory(out.parent)
+    write_whole(out, _page(runs, records).encode())
+    return out
+
+
+def _page(runs: Sequence[Run], records: pl.DataFrame) -> str:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tangentlens", "report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template("page.html.jinja").render(
+        title=", ".join(run.name for run in runs),
+        findings=findings(records),
+        table=share_table(records),
+        figures=[(figure.title, figure.caption, _div(figure.plot, i)) for i, figure in enumerate(draw_all(records))],
+        manifests=[(run.name, json.dumps(run.manifest, indent=2)) for run in runs],
+        plotly_js=plotly.offline.get_plotlyjs(),
+    )
+
+
+def _div(plot: plotly.graph_objects.Figure, number: int) -> str:
+    return plotly.io.to_html(
+        plot,
+        full_html=False,
+        include_plotlyjs=False,
+        div_id=f"figure-{number}",
+        config={"displaylogo": False, "responsive": True},
+    )

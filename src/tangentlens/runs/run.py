@@ -1,0 +1,167 @@
+"""A run directory and what can be asked of it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import io
+import json
+import platform
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import polars as pl
+import safetensors
+import safetensors.torch
+from torch import Tensor
+
+from tangentlens.errors import InputError
+from tangentlens.runs.files import make_directory, write_whole
+from tangentlens.runs.records import SCHEMA, Record, as_frame
+
+FORMAT = 1
+_PACKAGES = ("tangentlens", "torch", "transformers", "tokenizers", "numpy", "scipy", "polars")
+
+
+class Run:
+    """A run directory. `open_run` opens one; `create_run` makes one, or goes on with it.
+
+    >>> import tempfile
+    >>> run = create_run(tempfile.mkdtemp() + "/my-run", {"rank": 16})
+    >>> run.write("step-0", [Record(model="tiny", quantity="activation", metric="anisotropy", value=0.25)])
+    >>> run.records["value"].to_list()
+    [0.25]
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def name(self) -> str:
+        """The directory's own name."""
+        return self.path.resolve().name
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """Configuration, versions and what the run says of its models and data."""
+        return _read_manifest(self.path)
+
+    @property
+    def records(self) -> pl.DataFrame:
+        """Every number of the run."""
+        parts = sorted((self.path / "records").glob("[!.]*.parquet"))
+        return pl.concat([SCHEMA.to_frame(), *(self._read_part(part, len(parts)) for part in parts)])
+
+    def has(self, part: str) -> bool:
+        """Whether the part of this name has been written."""
+        return self._part(part).exists()
+
+    def write(self, part: str, records: Iterable[Record]) -> None:
+        """Write a part of the records; on return it is on disk. A part of the same name is replaced."""
+        buffer = io.BytesIO()
+        as_frame(self.name, records).write_parquet(buffer)
+        write_whole(self._part(part), buffer.getvalue())
+
+    def describe(self, section: str, facts: Mapping[str, Any]) -> None:
+        """Put `facts` under `section` of the manifest."""
+        manifest = self.manifest
+        manifest[section] = manifest.get(section, {}) | dict(facts)
+        _write_manifest(self.path, manifest)
+
+    def save_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+        """Write named tensors and text about them."""
+        data = safetensors.torch.save({key: tensor.contiguous() for key, tensor in tensors.items()}, metadata)
+        write_whole(self._tensors(name), data)
+
+    def load_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        """The tensors and the text about them, or None if they were never written."""
+        path = self._tensors(name)
+        if not path.exists():
+            return None
+        try:
+            with safetensors.safe_open(path, framework="pt") as file:
+                return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
+        except safetensors.SafetensorError as error:
+            raise InputError(
+                f"{path} must be a safetensors file, but cannot be read ({error}); "
+                "delete it and run again: what it held is made anew"
+            ) from error
+
+    def _read_part(self, part: Path, n_parts: int) -> pl.DataFrame:
+        try:
+            return pl.read_parquet(part).select(SCHEMA.names()).cast(SCHEMA)
+        except (pl.exceptions.PolarsError, OSError) as error:
+            raise InputError(
+                f"{part} must be a Parquet part of the records, but cannot be read (truncated?); the other "
+                f"{n_parts - 1} parts are untouched, delete this one and run again: what it held is measured anew"
+            ) from error
+
+    def _part(self, name: str) -> Path:
+        return self.path / "records" / f"{quote(name, safe='@=')}.parquet"
+
+    def _tensors(self, name: str) -> Path:
+        return self.path / "tensors" / f"{quote(name, safe='@=')}.safetensors"
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.path)!r})"
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run directory that exists."""
+    _read_manifest(Path(path))
+    return Run(Path(path))
+
+
+def create_run(path: str | Path, config: Mapping[str, Any]) -> Run:
+    """Make a run directory for `config`, or go on with the one that is there if its configuration is the same."""
+    path = Path(path)
+    config = json.loads(json.dumps(config))
+    if (path / "manifest.json").exists():
+        _check_same(path, _read_manifest(path)["config"], config)
+        return Run(path)
+    folders = ("records", "tensors")
+    if path.is_dir() and any(entry.name not in folders for entry in path.iterdir() if entry.suffix != ".tmp"):
+        raise InputError(
+            f"{path} must be a new or empty folder, or a run, but holds other files; choose another folder"
+        )
+    for folder in folders:
+        make_directory(path / folder)
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    _write_manifest(path, {"format": FORMAT, "created": now, "config": config, "versions": _versions()})
+    return Run(path)
+
+
+def _check_same(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    if changed:
+        listed = ", ".join(f"{key} was {old.get(key)!r} and is now {new.get(key)!r}" for key in changed)
+        raise InputError(
+            f"{path} holds a run with another configuration ({listed}); give the same one to go on with it, "
+            "or choose another folder"
+        )
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(
+            f"{path} must be a run directory, but has no readable manifest.json ({error.strerror}); "
+            "name a folder that a tangentlens command or a Lens has written"
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{path / 'manifest.json'} must be JSON, but is not ({error}); restore it") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError(f"{path / 'manifest.json'} must be a run's manifest of format {FORMAT}, but is not")
+    return manifest
+
+
+def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    write_whole(path / "manifest.json", json.dumps(manifest, indent=2).encode())
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
+    return {"python": platform.python_version(), "platform": platform.platform(), **packages}

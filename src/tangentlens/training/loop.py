@@ -1,0 +1,109 @@
+"""A plain training loop that can be stopped at any moment and goes on with the same numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tangentlens.errors import InputError
+from tangentlens.lens import Lens
+from tangentlens.runs.run import Run
+
+Batches = Callable[[int], Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model is trained: AdamW, linear warm-up, then linearly down to a tenth."""
+
+    steps: int
+    learning_rate: float
+    warmup: int = 20
+    betas: tuple[float, float] = (0.9, 0.99)
+    weight_decay: float = 0.1
+    clip: float = 1.0
+
+    def rate(self, step: int) -> float:
+        """Learning rate of a step."""
+        return self.learning_rate * min(1.0, (step + 1) / self.warmup) * max(0.1, 1 - step / self.steps)
+
+
+def train(
+    model: nn.Module, batches: Batches, recipe: Recipe, lens: Lens, checkpoint: Checkpoint, progress: Progress
+) -> None:
+    """Train to the recipe's last step, from the last checkpoint if there is one; the lens decides when to look.
+
+    Args:
+        model: A model that returns its loss.
+        batches: The batch of a step, by its number.
+        recipe: How to train.
+        lens: Already told at which step the checkpoint stands.
+        checkpoint: Where the training state is kept; it is saved whenever the lens has written.
+        progress: Told the number of steps done and the loss.
+    """
+    optimizer = checkpoint.restore(model, recipe)
+    with lens:
+        while lens.current < recipe.steps:
+            step, due = lens.current, lens.due()
+            for group in optimizer.param_groups:
+                group["lr"] = recipe.rate(step)
+            loss = model(**batches(step)).loss
+            if not math.isfinite(loss.item()):
+                raise InputError(
+                    f"the loss must stay finite, but {lens.name}'s is {loss.item()} at step {step}; lower the learning "
+                    f"rate ({recipe.learning_rate}); what was measured before is in {lens.run.path}"
+                )
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
+            optimizer.step()
+            optimizer.zero_grad()
+            lens.step(loss.detach())
+            progress(step + 1, loss.item())
+            if due or lens.current == recipe.steps:
+                checkpoint.save(model, optimizer, lens.current, int(lens.tokens_seen))
+
+
+Progress = Callable[[int, float], None]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Weights and optimiser state in the run directory, replaced as a whole each time."""
+
+    run: Run
+    name: str
+
+    def position(self) -> tuple[int, int]:
+        """Steps done and tokens seen."""
+        kept = self.run.load_tensors(self.name)
+        return (int(kept[1]["step"]), int(kept[1]["tokens_seen"])) if kept else (0, 0)
+
+    def restore(self, model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
+        """Put weights and optimiser state back, if any were saved."""
+        parameters = dict(model.named_parameters())
+        optimizer = torch.optim.AdamW(
+            parameters.values(), lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay
+        )
+        kept = self.run.load_tensors(self.name)
+        if kept:
+            tensors = kept[0]
+            with torch.no_grad():
+                for name, parameter in parameters.items():
+                    parameter.copy_(tensors[f"weight/{name}"])
+                    state = {key: tensors[f"{key}/{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
+                    optimizer.state[parameter] = {
+                        key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
+                    }
+        return optimizer
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, tokens_seen: int) -> None:
+        """Write where training stands."""
+        tensors = {}
+        for name, parameter in model.named_parameters():
+            tensors[f"weight/{name}"] = parameter.detach().cpu()
+            tensors |= {f"{key}/{name}": value.cpu() for key, value in optimizer.state[parameter].items()}
+        self.run.save_tensors(self.name, tensors, {"step": str(step), "tokens_seen": str(tokens_seen)})
