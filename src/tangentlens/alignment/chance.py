@@ -27,9 +27,10 @@ class Chance:
 
     def p_value(self, share: float) -> float:
         """Probability that a random subspace takes at least `share`: the tail of the Beta law with these moments."""
+        # A flat spectrum leaves nothing to chance, and rounding makes its spread some 1e-8 in place of 0.
+        if self.std <= 1e-7 * self.mean:
+            return 1.0 if share <= self.mean * (1 + 1e-6) else 0.0
         mean, variance = self.mean / self.total, (self.std / self.total) ** 2
-        if variance <= 1e-20:
-            return 1.0 if share <= self.mean * (1 + 1e-9) else 0.0
         concentration = mean * (1 - mean) / variance - 1
         return float(stats.beta.sf(share / self.total, mean * concentration, (1 - mean) * concentration))
 

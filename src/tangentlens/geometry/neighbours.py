@@ -10,8 +10,8 @@ _BLOCK = 1024
 _SPARE = 4
 
 
-def neighbour_distances(rows: Float[Tensor, "n d"], k: int) -> Float[Tensor, "n k"]:
-    """Distances from each row to its `k` nearest others, ascending, in fp64.
+def nearest(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
+    """Distances from each row to its `k` nearest others, ascending, in fp64, and which rows those are.
 
     Candidates come from |x|^2 + |y|^2 - 2xy around the mean, which is fast but loses digits; the distances to a few
     more candidates than asked for are then taken exactly.
@@ -28,9 +28,10 @@ def neighbour_distances(rows: Float[Tensor, "n d"], k: int) -> Float[Tensor, "n 
         squares[own, start + own] = torch.inf
         candidates = squares.topk(min(k + _SPARE, len(rows) - 1), dim=1, largest=False).indices
         here = rows[start : start + _BLOCK, None].double()
-        exact = (rows[candidates].double() - here).norm(dim=2)
-        found.append(exact.sort(dim=1).values[:, :k])
-    return torch.cat(found)
+        exact, order = (rows[candidates].double() - here).norm(dim=2).sort(dim=1)
+        found.append((exact[:, :k], candidates.gather(1, order)[:, :k]))
+    distances, indices = zip(*found, strict=True)
+    return torch.cat(distances), torch.cat(indices)
 
 
 def distinct_rows(rows: Float[Tensor, "n d"]) -> Int[Tensor, "m"]:

@@ -1,0 +1,23 @@
+import pytest
+import torch
+
+from tangentlens import InputError
+from tangentlens.alignment.frequency import FrequencyBins
+
+
+def test_bins_hold_about_equal_mass_and_ascend_with_frequency():
+    counts = (100_000 / torch.arange(1, 2001)).long()
+    bins = FrequencyBins.of(counts, n_bins=4)
+    mass = torch.stack([counts[bins.bin_of == number].sum() for number in range(4)]).double()
+    assert (mass / mass.sum()).tolist() == pytest.approx([0.25] * 4, abs=0.06)
+    assert (bins.bin_of.diff() <= 0).all()
+
+
+def test_types_never_counted_and_ids_outside_belong_to_no_bin():
+    bins = FrequencyBins.of(torch.tensor([0, 5, 5]), n_bins=2)
+    assert bins.assign(torch.tensor([-100, 0, 1, 2, 3])).tolist() == [-1, -1, 0, 1, -1]
+
+
+def test_counts_of_nothing_are_refused():
+    with pytest.raises(InputError, match="must not all be zero"):
+        FrequencyBins.of(torch.zeros(5, dtype=torch.long))

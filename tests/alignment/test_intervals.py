@@ -1,0 +1,65 @@
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from tangentlens import InputError, anisotropy
+from tangentlens.alignment.intervals import (
+    anisotropy_replicates,
+    group_products,
+    jackknife,
+    replicate,
+    sequence_groups,
+    share_jackknife,
+)
+
+
+def test_groups_hold_whole_sequences_of_even_number():
+    sequences = torch.tensor([7, 7, 3, 3, 9, 11, 11, 20])
+    assert sequence_groups(sequences, 2).tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert sequence_groups(sequences, 99).tolist() == [1, 1, 0, 0, 2, 3, 3, 4]
+    with pytest.raises(InputError, match="at least 2 of them, but 1 came"):
+        sequence_groups(torch.zeros(5, dtype=torch.long), 4)
+
+
+def test_for_a_mean_it_is_students_interval(generator):
+    values = torch.randn(12, generator=generator, dtype=torch.float64)
+    parts = torch.stack([values, torch.ones(12, dtype=torch.float64)], dim=1)
+    found = jackknife(replicate(lambda total: total[0] / total[1], parts))
+    low, high = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
+    assert (found.value, found.low, found.high) == pytest.approx((float(values.mean()), low, high))
+
+
+def test_a_share_stays_between_zero_and_one():
+    wide = share_jackknife(torch.tensor([0.98, 0.99, 0.80, 0.999, 0.7]))
+    assert 0 < wide.low < wide.value < wide.high < 1
+    sure = share_jackknife(torch.ones(5))
+    assert (sure.low, sure.high) == pytest.approx((1, 1))
+
+
+def test_products_of_groups_add_up_to_the_whole(generator):
+    x = torch.randn(30, 4, generator=generator, dtype=torch.float64)
+    groups = torch.randint(0, 5, (30,), generator=generator)
+    groups[groups == 3] = 1
+    parts = group_products(x, groups, 5)
+    assert not parts[3].any()
+    torch.testing.assert_close(parts.sum(dim=0), x.T @ x)
+
+
+def test_anisotropy_replicates_are_anisotropies_without_each_group(generator):
+    x = torch.randn(60, 5, generator=generator, dtype=torch.float64) * torch.arange(1, 6) + 9
+    sequences = torch.arange(60) // 10
+    expected = [anisotropy(x)] + [anisotropy(x[sequences != s]) for s in range(6)]
+    np.testing.assert_allclose(anisotropy_replicates(x, sequences), expected, rtol=1e-9)
+
+
+def test_it_covers_when_tokens_of_a_sequence_depend_on_each_other(generator):
+    """A share with a known population value, 40 sequences that each lean their own way: near 95%, as it says."""
+    covered = 0
+    for _ in range(200):
+        lean = torch.randn(40, 1, 6, generator=generator, dtype=torch.float64)
+        x = (lean + 0.5 * torch.randn(40, 15, 6, generator=generator, dtype=torch.float64)).flatten(0, 1)
+        parts = group_products(x, torch.arange(600) // 15, 40)
+        found = share_jackknife(replicate(lambda c: c[:2, :2].trace() / c.trace(), parts))
+        covered += found.low <= 1 / 3 <= found.high
+    assert 180 <= covered <= 199

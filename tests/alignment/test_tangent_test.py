@@ -1,0 +1,112 @@
+import pytest
+import torch
+
+from tangentlens import InputError, share, tangent_test
+from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.tangent_test import average
+
+
+def planted(where, n_sequences=40, length=20, d=24, r=4, seed=0):
+    """Activations spread in the first r directions; gradients in those, in others, or everywhere."""
+    make = torch.Generator().manual_seed(seed)
+    scale = torch.ones(d)
+    scale[:r] = 6
+    activations = torch.randn(n_sequences * length, d, generator=make) * scale
+    lean = torch.randn(n_sequences, 1, d, generator=make).expand(-1, length, -1).flatten(0, 1)
+    gradients = lean + torch.randn(n_sequences * length, d, generator=make)
+    gradients *= {"tangent": scale, "normal": scale.flip(0), "anywhere": torch.ones(d)}[where]
+    return activations, gradients, torch.arange(n_sequences * length) // length
+
+
+@pytest.mark.parametrize(("where", "word"), [("tangent", "above it"), ("normal", "below it")])
+def test_says_what_was_planted(where, word):
+    test = tangent_test(*planted(where), rank=4)
+    verdict = test.verdict()
+    assert verdict.count(f"times the normal control: {word}") == 2, verdict
+    assert verdict.count(f"times the random control: {word}") == 2, verdict
+
+
+def test_gradients_without_relation_are_rarely_called_tangent():
+    p = torch.tensor(
+        [
+            list(tangent_test(*planted("anywhere", seed=seed), rank=4, controls=["random"]).p_values.values())
+            for seed in range(60)
+        ]
+    )
+    assert ((p < 0.05).float().mean(dim=0) < 0.15).all()
+    assert (p.mean(dim=0) - 0.5).abs().max() < 0.15
+
+
+def test_shares_are_those_of_the_second_half_in_the_subspace_of_the_first():
+    activations, gradients, sequences = planted("tangent")
+    test = tangent_test(activations, gradients, sequences, rank=4)
+    held_out = gradients[sequences >= 20]
+    for variant in ("semi_nmf", "pca"):
+        for order in (1.0, 2.0):
+            expected = share(held_out, test.subspaces[variant], order)
+            assert test.share(variant, order).value == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_proxy_never_sees_the_sequences_or_gradients_it_is_tested_on():
+    activations, gradients, sequences = planted("tangent")
+    expected = tangent_test(activations, gradients, sequences, rank=4)
+    activations[sequences >= 20] = 77.0
+    gradients[sequences < 20] = -5.0
+    changed = tangent_test(activations, gradients, sequences, rank=4)
+    assert torch.equal(changed.subspaces["semi_nmf"].basis, expected.subspaces["semi_nmf"].basis)
+    assert changed.table.equals(expected.table)
+
+
+def test_every_row_of_the_table_says_what_its_interval_is_over():
+    activations, gradients, sequences = planted("tangent")
+    make = torch.Generator().manual_seed(1)
+    tokens = torch.randint(0, 50, (800,), generator=make)
+    targets = tokens.roll(-1).index_fill(0, torch.arange(0, 800, 7), -100)
+    table = tangent_test(activations, gradients, sequences, tokens, targets, rank=4).table
+    assert set(table["ci_over"]) == {"sequences"}
+    assert (table["ci_low"] <= table["value"] + 1e-12).all()
+    assert (table["value"] <= table["ci_high"] + 1e-12).all()
+    assert set(table["freq_bin"]) == {"all", *(f"{kind}.{i}" for kind in ("input", "target") for i in range(4))}
+    by_input = table.filter(variant="pca", order=1.0).filter(
+        table.filter(variant="pca", order=1.0)["freq_bin"] != "all"
+    )
+    assert by_input.filter(by_input["freq_bin"].str.starts_with("input"))["n"].sum() == 400
+    assert by_input.filter(by_input["freq_bin"].str.starts_with("target"))["n"].sum() == int((targets[400:] >= 0).sum())
+
+
+def test_frequency_contrast_sees_a_share_that_depends_on_frequency():
+    activations, gradients, sequences = planted("anywhere")
+    tokens = torch.arange(800) % 2
+    gradients[tokens == 0, :4] *= 5
+    bins = FrequencyBins.of(torch.tensor([900, 100]), n_bins=2)
+    test = tangent_test(activations, gradients, sequences, tokens, rank=4, bins=bins)
+    assert test.frequency_log_ratio("input").low > 0
+    assert test.frequency_log_ratio("target") is None
+
+
+def test_a_bin_without_gradients_is_left_out_and_the_rest_stays():
+    activations, gradients, sequences = planted("tangent")
+    tokens = torch.arange(800) % 2
+    gradients[tokens == 0] = 0
+    bins = FrequencyBins.of(torch.tensor([100, 100]), n_bins=2)
+    table = tangent_test(activations, gradients, sequences, tokens, rank=4, bins=bins).table
+    assert set(table["freq_bin"]) == {"all", "input.1"}
+
+
+def test_average_over_equal_sites_is_one_sites_result():
+    test = tangent_test(*planted("tangent"), rank=4)
+    mean = average([test, test, test])
+    assert mean.share() == test.share()
+    assert mean.log_ratio("normal", 2.0).low == pytest.approx(test.log_ratio("normal", 2.0).low)
+
+
+def test_bad_input_says_what_to_do():
+    activations, gradients, sequences = planted("tangent")
+    with pytest.raises(InputError, match="at least 4 sequences are needed, 2 to fit and 2 to test, but 2 came"):
+        tangent_test(activations, gradients, sequences // 20, rank=4)
+    with pytest.raises(InputError, match="must have a row a token"):
+        tangent_test(activations, gradients[1:], sequences, rank=4)
+    with pytest.raises(InputError, match="must not be zero"):
+        tangent_test(activations, torch.zeros_like(gradients), sequences, rank=4)
+    with pytest.raises(InputError, match="among normal, random, pca, but magic came"):
+        tangent_test(activations, gradients, sequences, rank=4, controls=["magic"])

@@ -1,0 +1,40 @@
+import numpy as np
+import pytest
+import torch
+from scipy.spatial import cKDTree
+
+from tangentlens import InputError
+from tangentlens.geometry.neighbours import distinct_rows, nearest
+
+
+@pytest.mark.parametrize(("n", "d"), [(5, 2), (1500, 3), (2100, 20)])
+def test_distances_are_those_of_a_kd_tree(n, d, generator):
+    x = torch.randn(n, d, generator=generator, dtype=torch.float64)
+    expected, which = cKDTree(x.numpy()).query(x.numpy(), k=3)
+    distances, indices = nearest(x, 2)
+    np.testing.assert_allclose(distances, expected[:, 1:], rtol=1e-12)
+    np.testing.assert_array_equal(indices, which[:, 1:])
+
+
+def test_fp32_near_a_large_offset_still_finds_the_neighbours(generator):
+    x = (torch.randn(800, 5, generator=generator) + 1e4).float()
+    expected = cKDTree(x.double().numpy()).query(x.double().numpy(), k=3)[0][:, 1:]
+    np.testing.assert_allclose(nearest(x, 2)[0], expected, rtol=1e-3)
+
+
+def test_too_few_rows_are_refused():
+    with pytest.raises(InputError, match="need at least 3 rows, but 2 came"):
+        nearest(torch.zeros(2, 4), 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_distinct_rows_are_numpys_uniques(dtype, generator):
+    x = torch.randint(0, 3, (500, 5), generator=generator).to(dtype) - 1.0
+    x[7] = -x[7] * 0.0
+    expected = np.sort(np.unique(x.numpy() + 0.0, axis=0, return_index=True)[1])
+    np.testing.assert_array_equal(distinct_rows(x), expected)
+
+
+def test_numbers_widened_from_a_short_format_do_not_collide(generator):
+    x = torch.randn(20_000, 2, generator=generator).bfloat16().double()
+    assert len(distinct_rows(x)) == len(np.unique(x.numpy(), axis=0))

@@ -1,0 +1,112 @@
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import nnls
+
+from tangentlens import InputError, SemiNMF, Subspace
+
+
+def data(n=400, d=20, seed=0):
+    make = torch.Generator().manual_seed(seed)
+    return torch.randn(n, d, generator=make, dtype=torch.float64) * torch.arange(1, d + 1).flip(0)
+
+
+def ding(x, k, sweeps, seed):
+    """The multiplicative algorithm of Ding, Li and Jordan (2010), which first defined semi-NMF."""
+    x = x - x.mean(dim=0)
+    codes = torch.rand(len(x), k, generator=torch.Generator().manual_seed(seed), dtype=x.dtype) + 0.1
+    for _ in range(sweeps):
+        dictionary = torch.linalg.lstsq(codes, x).solution
+        fits, gram = x @ dictionary.T, dictionary @ dictionary.T
+        up = fits.clamp_min(0) + codes @ (-gram).clamp_min(0)
+        down = (-fits).clamp_min(0) + codes @ gram.clamp_min(0)
+        codes = codes * (up / down.clamp_min(1e-12)).sqrt()
+    return float((x - codes @ torch.linalg.lstsq(codes, x).solution).square().sum() / x.square().sum())
+
+
+@pytest.mark.parametrize("center", [True, False])
+def test_error_is_that_of_the_factors_and_codes_are_not_negative(center):
+    x = data() + 3
+    fit = SemiNMF(5, center=center).fit(x)
+    rest = x - fit.mean_ - fit.codes_ @ fit.components_
+    assert fit.error_ == pytest.approx(float(rest.square().sum() / (x - fit.mean_).square().sum()), rel=1e-9)
+    assert (fit.codes_ >= 0).all()
+    assert bool(fit.mean_.any()) == center
+
+
+def test_error_never_rises_over_sweeps():
+    errors = [SemiNMF(6, max_iter=sweeps, tol=0).fit(data()).error_ for sweeps in range(1, 30)]
+    assert all(later <= earlier + 1e-12 for earlier, later in itertools.pairwise(errors))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_error_is_no_larger_than_the_original_algorithms_and_near_the_floor(seed):
+    x = data(seed=seed)
+    values = torch.linalg.svdvals(x - x.mean(dim=0)) ** 2
+    floor = float(values[6:].sum() / values.sum())
+    error = SemiNMF(6, seed=seed).fit(x).error_
+    assert floor <= error <= ding(x, 6, sweeps=500, seed=seed) * 1.001
+    # k concepts reach at best what k - 1 free directions do on centred rows (docs/concepts.md).
+    assert error <= 1.05 * float(values[5:].sum() / values.sum())
+
+
+def test_the_subspace_of_planted_concepts_is_found(generator):
+    """Only the subspace: with the dictionary free, codes Z A >= 0 do as well as Z for many a mixing A."""
+    truth = torch.randn(4, 30, generator=generator, dtype=torch.float64)
+    codes = torch.rand(2000, 4, generator=generator, dtype=torch.float64)
+    codes *= torch.rand(2000, 4, generator=generator) < 0.3
+    noise = 0.02 * torch.randn(2000, 30, generator=generator, dtype=torch.float64)
+    fit = SemiNMF(4, center=False).fit(codes @ truth + noise)
+    assert float(fit.subspace().principal_angles(Subspace.span(truth))[-1]) < 0.02
+
+
+def test_same_seed_same_fit_and_the_global_random_state_is_untouched():
+    state = torch.random.get_rng_state()
+    a, b, c = (SemiNMF(4, seed=seed).fit(data()) for seed in (1, 1, 2))
+    assert torch.equal(a.components_, b.components_)
+    assert not torch.equal(a.components_, c.components_)
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_transform_codes_rows_as_well_as_the_fit_did():
+    x = data()
+    fit = SemiNMF(4).fit(x)
+    codes = fit.transform(x)
+    rest = x - fit.mean_ - codes @ fit.components_
+    assert (codes >= 0).all()
+    assert float(rest.square().sum() / (x - fit.mean_).square().sum()) <= 1.001 * fit.error_
+
+
+def test_dependent_concepts_lower_the_rank():
+    flat = torch.cat([data(d=2), torch.zeros(400, 3, dtype=torch.float64)], dim=1)
+    assert SemiNMF(4).fit(flat).subspace().rank == 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_short_formats_are_taken(dtype):
+    assert SemiNMF(3).fit(data().to(dtype)).error_ == pytest.approx(SemiNMF(3).fit(data()).error_, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("x", "k", "says"),
+    [
+        (torch.zeros(9, 4), 2, "all are equal"),
+        (torch.ones(9, 4), 2, "all are equal"),
+        (data(5, 8), 6, "between 1 and 5, the smaller side of the (5, 8) rows, but is 6"),
+        (data(), 0, "between 1 and 20"),
+        (torch.full((4, 4), float("nan")), 2, "NaN or Inf"),
+    ],
+)
+def test_bad_input_says_what_to_do(x, k, says):
+    with pytest.raises(InputError) as error:
+        SemiNMF(k).fit(x)
+    assert says in str(error.value)
+
+
+def test_transform_is_scipys_non_negative_least_squares():
+    x = data(60, 8)
+    fit = SemiNMF(4).fit(x)
+    expected = [nnls(fit.components_.T.numpy(), row)[0] for row in (x - fit.mean_).numpy()]
+    np.testing.assert_allclose(fit.transform(x), expected, atol=1e-3)
