@@ -29,6 +29,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+# What the shell's convention, and so typer, makes of Ctrl-C.
+INTERRUPTED = 130
+
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs, and nothing else.")]
 
@@ -37,13 +40,13 @@ def main() -> None:
     """Run the command line."""
     try:
         code = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            _fail("interrupted; what was measured is kept, the same command goes on from there", code)
     except typer.TyperException as error:
         message = error.format_message()
         code = _fail(f"{message.rstrip('.')}; --help shows what there is", error.exit_code) if message else 2
     except InputError as error:
         code = _fail(str(error), 1)
-    except (KeyboardInterrupt, typer.Abort):
-        code = _fail("interrupted; what was measured is kept, the same command goes on from there", 130)
     sys.exit(code)
 
 

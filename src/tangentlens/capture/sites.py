@@ -63,9 +63,8 @@ def _unknown(pattern: str, known: list[str], portable: list[str]) -> str:
     last = sum(name.startswith("resid.") for name in portable) - 1
     if last > 0:
         shown.insert(1, f"resid.0 to resid.{last}")
-    return (
-        f"a site must exist in the model, but {pattern!r} does not; {hint}; this model has {', '.join(shown) or 'none'}"
-    )
+    has = ", ".join(shown) or "no portable ones"
+    return f"a site must exist in the model, but {pattern!r} does not; {hint}; this model has {has}"
 
 
 def _portable_sites(model: nn.Module) -> list[Site]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 from scipy import stats
@@ -15,6 +16,8 @@ from tangentlens.alignment.verdict import emergence
 from tangentlens.lens import MEAN_SITE
 
 CONTROLS = ("normal", "random", "pca")
+
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,7 @@ def _share(last: pl.DataFrame, order: float, what: str) -> Iterator[str]:
     )
 
 
-def _comparison(control: str, ratio: dict[str, float]) -> str:
+def _comparison(control: str, ratio: Row) -> str:
     low, high = ratio["ci_low"], ratio["ci_high"]
     word = "more than" if low > 0 else "less than" if high < 0 else "not told apart from"
     return f"{word} {control} ({_times(ratio)})"
@@ -157,11 +160,11 @@ def _middle_site(rows: pl.DataFrame) -> str | None:
     return str(known.sort((pl.col("depth") - 0.5).abs(), maintain_order=True)["site"][0])
 
 
-def _interval(row: dict[str, float]) -> str:
+def _interval(row: Row) -> str:
     return repr(Interval(row["value"], row["ci_low"], row["ci_high"]))
 
 
-def _times(row: dict[str, float]) -> str:
+def _times(row: Row) -> str:
     return repr(Interval(math.exp(row["value"]), math.exp(row["ci_low"]), math.exp(row["ci_high"]))) + " times"
 
 

@@ -4,22 +4,25 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-Sequences = Int[Tensor, "n length"]
 IGNORED = -100
 
 
-def draw(sequences: Sequences, size: int, seed: int, step: int) -> tuple[Sequences, torch.Generator]:
+def draw(
+    sequences: Int[Tensor, "n length"], size: int, seed: int, step: int
+) -> tuple[Int[Tensor, "size length"], torch.Generator]:
     """The sequences of a step, and the generator for whatever else it draws: the same whenever it is asked for."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     return sequences[torch.randperm(len(sequences), generator=generator)[:size]], generator
 
 
-def causal_batch(sequences: Sequences) -> dict[str, Tensor]:
+def causal_batch(sequences: Int[Tensor, "n length"]) -> dict[str, Tensor]:
     """Predict each next token."""
     return {"input_ids": sequences, "labels": sequences}
 
 
-def masked_batch(sequences: Sequences, mask: int, rate: float, generator: torch.Generator) -> dict[str, Tensor]:
+def masked_batch(
+    sequences: Int[Tensor, "n length"], mask: int, rate: float, generator: torch.Generator
+) -> dict[str, Tensor]:
     """Hide a share `rate` of the tokens behind the `mask` token and predict those."""
     hidden = torch.rand(sequences.shape, generator=generator) < rate
     return {"input_ids": sequences.masked_fill(hidden, mask), "labels": sequences.masked_fill(~hidden, IGNORED)}

@@ -1,0 +1,157 @@
+import pytest
+import torch
+from torch import nn
+
+from tangentlens import InputError
+from tangentlens.capture.hooks import Capture
+from tangentlens.capture.sites import find_sites
+from tiny import tiny_batch, tiny_model
+
+
+def reference(model, batch):
+    """Hidden states and their gradients as the library itself offers them, without hooks."""
+    out = model(**batch, output_hidden_states=True)
+    for hidden in out.hidden_states:
+        hidden.retain_grad()
+    out.loss.backward()
+    model.zero_grad()
+    return [(hidden.detach(), hidden.grad) for hidden in out.hidden_states]
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+def test_rows_are_the_hidden_states_and_their_true_gradients(kind):
+    model, batch = tiny_model(kind), tiny_batch()
+    sites = find_sites(model, ["resid", "final"])
+    with Capture(model, sites) as capture:
+        model(**batch).loss.backward()
+    found = [capture.rows(site) for site in sites]
+    # Hugging Face lists the stream before each block, and last the output of the final norm.
+    for (hidden, gradient), rows in zip(reference(model, batch), [*found[:2], found[3]], strict=True):
+        assert torch.equal(rows.activations, hidden.flatten(0, 1))
+        torch.testing.assert_close(rows.gradients, gradient.flatten(0, 1), atol=1e-9, rtol=1e-5)
+    assert found[2].gradients.any()
+
+
+def test_each_row_carries_its_token_its_target_and_its_sequence():
+    batch = tiny_batch(batch=3, length=4)
+    for kind, targets in (("decoder", batch["labels"].roll(-1, dims=1)), ("encoder", batch["labels"])):
+        model = tiny_model(kind)
+        site = find_sites(model, "resid.1")[0]
+        with Capture(model, [site]) as capture:
+            model(**batch).loss.backward()
+        rows = capture.rows(site)
+        if kind == "decoder":
+            targets[:, -1] = -100
+        assert rows.tokens.tolist() == batch["input_ids"].flatten().tolist()
+        assert rows.targets.tolist() == targets.flatten().tolist()
+        assert rows.sequences.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_and_excluded_tokens_are_left_out_by_mask_and_by_id(side):
+    model, batch = tiny_model(), tiny_batch(batch=4, length=8)
+    mask = torch.ones(4, 8, dtype=torch.long)
+    mask[1, :3] = 0
+    mask = mask if side == "left" else mask.flip(1)
+    batch["input_ids"][2, 5] = 0
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site], exclude=[0]) as capture:
+        model(**batch, attention_mask=mask).loss.backward()
+    keep = mask.bool() & (batch["input_ids"] != 0)
+    rows = capture.rows(site)
+    assert torch.equal(rows.tokens, batch["input_ids"][keep])
+    assert rows.activations.shape == (4 * 8 - 3 - 1, 32)
+
+
+def test_several_backward_passes_of_one_step_add_their_sequences():
+    model = tiny_model()
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site]) as capture:
+        for seed in range(3):
+            model(**tiny_batch(seed, batch=2, length=4)).loss.backward()
+    assert capture.rows(site).sequences.unique().tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_passes_that_are_never_back_propagated_leave_nothing():
+    model = tiny_model()
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site]) as capture:
+        model(**tiny_batch(1))
+        with torch.no_grad():
+            model(**tiny_batch(2))
+        model(**tiny_batch(3)).loss.backward()
+    assert torch.equal(capture.rows(site).tokens, tiny_batch(3)["input_ids"].flatten())
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_activation_checkpointing_gives_the_same_rows_once(reentrant):
+    expected, found = (tiny_model() for _ in range(2))
+    found.gradient_checkpointing_enable({"use_reentrant": reentrant})
+    found.train()
+    rows = []
+    for model in (expected, found):
+        site = find_sites(model, "resid.1")[0]
+        with Capture(model, [site]) as capture:
+            model(**tiny_batch()).loss.backward()
+        rows.append(capture.rows(site))
+    assert len(rows[1].tokens) == len(rows[0].tokens)
+    torch.testing.assert_close(rows[1].gradients, rows[0].gradients)
+
+
+def test_hooks_are_gone_after_the_block_also_after_an_exception():
+    model = tiny_model()
+    hooks = lambda: sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())  # noqa: E731
+    before = hooks()
+    with pytest.raises(RuntimeError, match="boom, with 4 hooks"), Capture(model, find_sites(model, "resid")):
+        raise RuntimeError(f"boom, with {hooks() - before} hooks")
+    assert hooks() == before
+
+
+def test_a_site_without_a_gradient_is_an_error_not_an_empty_row():
+    model = tiny_model()
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site]) as capture:
+        model(**tiny_batch())
+    with pytest.raises(InputError, match=r"no gradient came through it since the last step; call backward"):
+        capture.rows(site)
+
+
+def test_a_site_that_carries_no_token_rows_is_refused():
+    model = tiny_model()
+    with (
+        Capture(model, find_sites(model, "model.rotary_emb")),
+        pytest.raises(InputError, match=r"must carry a \(batch, length, width\) tensor"),
+    ):
+        model(**tiny_batch())
+
+
+def test_a_model_called_without_token_ids_is_refused():
+    model = nn.Sequential(nn.Linear(3, 3))
+    with (
+        Capture(model, find_sites(model, "0")),
+        pytest.raises(InputError, match="must be called with token ids"),
+    ):
+        model(torch.zeros(2, 4, 3))
+
+
+class Plain(nn.Module):
+    """A model of one's own: token ids in, logits out."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 8)
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        for block in self.blocks:
+            x = x + block(x).tanh()
+        return x
+
+
+def test_a_plain_module_works_with_a_positional_argument():
+    model = Plain()
+    sites = find_sites(model, ["embed", "resid"])
+    with Capture(model, sites) as capture:
+        model(torch.arange(12).reshape(3, 4)).square().sum().backward()
+    assert [capture.rows(site).gradients.shape for site in sites] == [(12, 8)] * 4

@@ -1,0 +1,37 @@
+import pytest
+from torch import nn
+
+from tangentlens import InputError
+from tangentlens.capture.sites import find_sites
+from tiny import tiny_model
+
+
+def names(model, wanted):
+    return [site.name for site in find_sites(model, wanted)]
+
+
+@pytest.mark.parametrize("kind", ["decoder", "encoder"])
+def test_portable_names_come_in_the_order_of_the_network(kind):
+    model = tiny_model(kind)
+    assert names(model, ["final", "resid", "embed"]) == ["embed", "resid.0", "resid.1", "resid.2", "final"]
+    assert [site.depth for site in find_sites(model, "resid")] == [0.0, 0.5, 1.0]
+
+
+def test_more_than_ten_blocks_are_sorted_by_number():
+    model = nn.ModuleList(nn.Linear(2, 2) for _ in range(12))
+    assert names(model, "resid")[9:] == ["resid.9", "resid.10", "resid.11", "resid.12"]
+
+
+def test_module_paths_and_globs_are_sites_too():
+    model = tiny_model()
+    assert names(model, "model.layers.*.mlp") == ["model.layers.0.mlp", "model.layers.1.mlp"]
+    assert names(model, ["resid.1", "resid.*"]) == ["resid.0", "resid.1", "resid.2"]
+
+
+def test_an_unknown_site_names_the_nearest():
+    with pytest.raises(InputError, match=r"'resid.9' does not; the nearest are resid.\d"):
+        find_sites(tiny_model(), "resid.9")
+    with pytest.raises(InputError, match=r"this model has embed, resid\.0 to resid\.2, final"):
+        find_sites(tiny_model(), "zzzz")
+    with pytest.raises(InputError, match="no portable ones"):
+        find_sites(nn.Linear(2, 2), "resid")

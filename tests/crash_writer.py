@@ -1,0 +1,19 @@
+"""The process that `test_crash` kills: it writes parts and says so after each."""
+
+from multiprocessing.connection import Connection
+
+from tangentlens.runs.records import Record
+from tangentlens.runs.run import create_run
+
+ROWS = 40
+PARTS = 60
+
+
+def write(path: str, acknowledge: Connection) -> None:
+    run = create_run(path, {"rows": ROWS})
+    acknowledge.send("ready")
+    for step in range(PARTS):
+        part = f"step-{step:04d}"
+        if not run.has(part):
+            run.write(part, [Record(model="m", step=step, seed=i, value=step + i / 100) for i in range(ROWS)])
+            acknowledge.send(step)

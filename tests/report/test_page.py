@@ -1,0 +1,114 @@
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+
+from tangentlens import InputError
+from tangentlens.report.figures import FIGURES, draw_all
+from tangentlens.report.page import write_report
+from tangentlens.runs.records import Record
+from tangentlens.runs.run import create_run
+from tangentlens.studies.study import run_study
+from tiny import TINY
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return run_study(replace(TINY, steps=3), tmp_path_factory.mktemp("report") / "a-run", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
+def page(run):
+    return write_report([run], run.path / "report.html")
+
+
+def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run):
+    figures = draw_all(run.records)
+    assert len(figures) == len(FIGURES)
+    assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
+    assert all("interval" in figure.caption for figure in figures)
+
+
+def test_the_file_is_small_and_asks_the_network_for_nothing(page):
+    text = page.read_text()
+    assert page.stat().st_size < 6_000_000
+    outside = text.replace(plotly_source(), "")
+    assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", outside)
+    assert "@import" not in outside
+
+
+def plotly_source():
+    from plotly.offline import get_plotlyjs
+
+    return get_plotlyjs()
+
+
+def browse(path, tmp_path, *options):
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        pytest.skip("no chromium on this machine")
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    command = [chromium, *flags, f"--user-data-dir={tmp_path}", "--virtual-time-budget=10000", *options, path.as_uri()]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+
+def test_a_browser_draws_every_figure_from_disk(page, tmp_path):
+    done = browse(page, tmp_path, "--dump-dom", "--enable-logging=stderr", "--log-level=0")
+    assert done.stdout.count('class="main-svg"') >= len(FIGURES)
+    assert "errorbars" in done.stdout
+    assert "Uncaught" not in done.stderr
+
+
+def test_names_from_outside_are_text_never_markup(run, tmp_path):
+    evil = "</script><img src=x onerror=alert(1)>"
+    records = [
+        Record(
+            model=evil,
+            site=site,
+            depth=depth,
+            step=step,
+            quantity=quantity,
+            metric=metric,
+            variant=variant,
+            order=order,
+            value=0.5,
+            ci_low=0.4,
+            ci_high=0.6,
+            ci_over="sequences",
+        )
+        for step in (0, 1)
+        for site, depth in ((evil, 0.0), ("b" + evil, 1.0), ("mean", None))
+        for quantity, metric, variant, order in (
+            ("activation", "anisotropy", "", None),
+            ("gradient", "share", "semi_nmf", 1.0),
+            ("gradient", "share", "random", 1.0),
+            ("loss", "loss", "", None),
+        )
+    ]
+    evil_run = create_run(tmp_path / "r<b>", {"text": evil})
+    evil_run.write("a", records)
+    page = write_report([evil_run, run], tmp_path / "evil.html")
+    assert "<img" not in page.read_text().replace(plotly_source(), "")
+    dom = browse(page, tmp_path / "profile", "--dump-dom").stdout
+    assert "<img" not in re.sub(r"<script.*?</script>", "", dom, flags=re.DOTALL)
+
+
+def test_several_runs_are_drawn_together(run, tmp_path):
+    other = run_study(replace(TINY, steps=2, seed=1), tmp_path / "b-run", lambda *_: None)
+    text = write_report([run, other], tmp_path / "both.html").read_text()
+    assert "a-run / decoder" in text
+    assert "b-run / decoder" in text
+
+
+def test_a_figure_without_its_data_skips_itself(tmp_path):
+    run = create_run(tmp_path / "run", {})
+    run.write("a", [Record(model="m", quantity="loss", metric="loss", value=1.0, step=s) for s in (0, 1)])
+    assert [figure.title for figure in draw_all(run.records)] == ["Training loss: m from 1.00 to 1.00"]
+    write_report([run], tmp_path / "loss.html")
+
+
+def test_a_run_without_records_is_refused(tmp_path):
+    with pytest.raises(InputError, match="nothing was measured yet"):
+        write_report([create_run(tmp_path / "run", {})], tmp_path / "x.html")

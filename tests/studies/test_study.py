@@ -1,0 +1,105 @@
+"""The demo, end to end, at a tiny size: records, resume, report."""
+
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from tangentlens import InputError, open_run
+from tangentlens.report.page import write_report
+from tangentlens.runs.records import KEY
+from tangentlens.studies.study import DEMO, run_study
+from tiny import TINY
+
+
+class Interrupted(Exception):
+    pass
+
+
+def quiet(model, done, loss):
+    pass
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return run_study(TINY, tmp_path_factory.mktemp("study") / "whole", quiet)
+
+
+def test_every_site_step_and_control_of_both_models_is_there(whole):
+    records = whole.records
+    shares = records.filter(pl.col("metric") == "share", pl.col("freq_bin") == "all")
+    counts = shares.group_by("model", "step", "site").len()
+    assert counts.height == 2 * len(TINY.schedule()) * (TINY.layers + 2)
+    assert counts["len"].unique().to_list() == [4 * 2]
+    for metric in ("anisotropy", "intrinsic_dimension"):
+        found = records.filter(metric=metric, quantity="activation").filter(pl.col("site") != "mean")
+        assert found.height == 2 * len(TINY.schedule()) * (TINY.layers + 1)
+    for model in ("decoder", "encoder"):
+        bins = records.filter(model=model, metric="share")["freq_bin"].unique()
+        assert {"input.0", "input.3", "target.0", "target.3"} <= set(bins)
+    assert not records.select(KEY).is_duplicated().any()
+    assert records.filter(metric="unmeasured").is_empty()
+
+
+def test_the_manifest_holds_configuration_data_hash_and_weight_hashes(whole):
+    manifest = open_run(whole.path).manifest
+    assert manifest["config"]["rank"] == TINY.rank
+    assert len(manifest["data"]["sha256"]) == 64
+    assert {len(manifest["models"][name]["initial_weights_sha256"]) for name in ("decoder", "encoder")} == {64}
+
+
+def test_same_seed_same_numbers_another_seed_others(whole, tmp_path):
+    again = run_study(TINY, tmp_path / "again", quiet).records
+    other = run_study(replace(TINY, seed=1, steps=2), tmp_path / "other", quiet).records
+    assert again.drop("run").equals(whole.records.drop("run"))
+    first = other.filter(metric="loss", step=0)["value"].to_list()
+    assert first != whole.records.filter(metric="loss", step=0)["value"].to_list()
+
+
+@pytest.mark.parametrize("moment", [("decoder", 2), ("decoder", 5), ("encoder", 4)])
+def test_stopped_anywhere_it_is_readable_and_goes_on_to_the_same_numbers(whole, tmp_path, moment):
+    def stop(model, done, loss):
+        if (model, done) == moment and loss == loss:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run_study(TINY, tmp_path / "parts", stop)
+    half = open_run(tmp_path / "parts")
+    assert 0 < half.records.height < whole.records.height
+    assert write_report([half], tmp_path / "half.html").stat().st_size > 0
+    resumed = run_study(TINY, tmp_path / "parts", quiet).records
+    assert resumed.drop("run").equals(whole.records.drop("run"))
+
+
+def test_a_finished_study_is_not_trained_again(whole):
+    told = []
+    run_study(TINY, whole.path, lambda model, done, loss: told.append((model, done)))
+    assert told == [("decoder", TINY.steps), ("encoder", TINY.steps)]
+
+
+def test_a_run_of_another_text_is_not_mixed_in(tmp_path):
+    path = tmp_path / "text.txt"
+    path.write_text("the cat sat on the mat and looked at the moon. " * 400)
+    study = replace(TINY, text=str(path), steps=2)
+    run_study(study, tmp_path / "run", quiet)
+    path.write_text("a dog ran over the hill and far away in the rain. " * 400)
+    with pytest.raises(InputError, match="was made from another text"):
+        run_study(study, tmp_path / "run", quiet)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sites": ("resd.1",)}, "the nearest are resid.1"),
+        ({"length": 30_000}, "at least 16 sequences of 30000 tokens"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is_written(change, says, tmp_path):
+    with pytest.raises(InputError, match=says):
+        run_study(replace(TINY, **change), tmp_path / "run", quiet)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_rank_as_large_as_the_width_is_refused():
+    with pytest.raises(InputError, match="below the width 128, but is 128"):
+        replace(DEMO, rank=128)

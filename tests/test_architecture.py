@@ -1,0 +1,71 @@
+"""The rooms of the house: data flows one way, and the layout says where things go."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import tangentlens
+
+ROOT = Path(tangentlens.__file__).parent
+
+# A room imports only from rooms above it.
+ROOMS = [
+    "errors",
+    "geometry",
+    "proxies",
+    "alignment",
+    "runs",
+    "corpora",
+    "models",
+    "capture",
+    "lens",
+    "training",
+    "studies",
+    "report",
+    "doctor",
+    "cli",
+]
+FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+
+
+def room(path):
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("tangentlens."):
+            yield node.module.split(".")[1]
+        elif isinstance(node, ast.Import):
+            yield from (name.name.split(".")[1] for name in node.names if name.name.startswith("tangentlens."))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_imports_only_from_rooms_above_it(path):
+    here = ROOMS.index(room(path))
+    assert all(ROOMS.index(other) <= here for other in imports(path))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_are_short_and_say_what_they_are_for(path):
+    assert len(path.read_text().splitlines()) < 400
+    assert ast.get_docstring(ast.parse(path.read_text()))
+
+
+def test_nothing_is_pickled_and_no_remote_code_is_trusted():
+    text = "".join(path.read_text() for path in FILES)
+    for word in (
+        r"import pickle|pickle\.(loads?|dumps?)",
+        r"(?<!safetensors\.)torch\.(load|save)\(",
+        "trust_remote_code=True",
+        r"(?<![.\w])eval\(",
+        "shell=True",
+    ):
+        assert not re.search(word, text)
+
+
+def test_the_public_names_are_there():
+    for name in tangentlens.__all__:
+        assert getattr(tangentlens, name).__doc__

@@ -1,0 +1,119 @@
+"""The command line as a person meets it: in a process of its own."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tangentlens import open_run
+from tangentlens.studies.study import run_study
+from tiny import TINY
+
+COMMAND = [sys.executable, "-c", "from tangentlens.cli import main; main()"]
+ENV = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+
+
+def tangentlens(*arguments, **options):
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, env=ENV, **options)
+
+
+def fails(code, *arguments, says, **options):
+    done = tangentlens(*arguments, **options)
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == code, done.stderr
+    assert last.startswith("error: ")
+    assert says in last
+    assert "Traceback" not in done.stderr
+    return done
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return run_study(TINY, tmp_path_factory.mktemp("cli") / "run", lambda *_: None)
+
+
+@pytest.mark.parametrize("command", ["demo", "report", "doctor"])
+def test_help_has_an_example(command):
+    done = tangentlens(command, "--help")
+    assert done.returncode == 0
+    assert f"Example: tangentlens {command}" in done.stdout
+
+
+def test_bad_input_is_one_line_and_a_code(tmp_path, run):
+    fails(2, "demo", "--colour", says="No such option: --colour")
+    fails(2, "sing", says="No such command 'sing'")
+    fails(2, "demo", "--rank", "0", says="--rank")
+    fails(1, "demo", "--sites", "resd.3", "--out", tmp_path / "x", says="the nearest are resid.3")
+    fails(1, "demo", "--text", tmp_path / "none.txt", "--out", tmp_path / "x", says="must be a text file")
+    fails(1, "report", tmp_path, says="must be a run directory")
+    fails(1, "demo", "--out", run.path, says="holds a run with another configuration")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_truncated_part_is_one_line_and_nothing_is_lost(tmp_path, run):
+    copy = tmp_path / "copy"
+    subprocess.run(["cp", "-r", run.path, copy], check=True)
+    parts = sorted((copy / "records").iterdir())
+    parts[0].write_bytes(parts[0].read_bytes()[:100])
+    fails(1, "report", copy, says=f"{parts[0].name} must be a Parquet part")
+    assert [path.name for path in sorted((copy / "records").iterdir())] == [path.name for path in parts]
+
+
+def test_activations_that_are_not_finite_stop_the_demo_with_advice(tmp_path):
+    fails(
+        1, "demo", "--steps", "4", "--learning-rate", "1e15", "--out", tmp_path / "run", says="lower the learning rate"
+    )
+    assert open_run(tmp_path / "run").records.filter(metric="share").height > 0
+
+
+def test_report_prints_findings_and_where_things_are(run):
+    done = tangentlens("report", run.path)
+    assert done.returncode == 0
+    assert "of the gradient's energy on average over sites" in done.stdout
+    assert f"Report: {run.path / 'report.html'}" in done.stdout
+    assert tangentlens("report", run.path, "--quiet").stdout == ""
+
+
+def test_json_is_for_programs(run, tmp_path):
+    told = json.loads(tangentlens("report", run.path, "--json", "--out", tmp_path / "r.html").stdout)
+    assert told["report"] == str(tmp_path / "r.html")
+    assert {finding["model"] for finding in told["findings"]} == {"decoder", "encoder"}
+    checks = json.loads(tangentlens("doctor", "--json").stdout)
+    assert all(check["ok"] for check in checks)
+    assert {"python", "torch", "disk", "threads", "device"} <= {check["name"] for check in checks}
+
+
+def test_doctor_says_what_would_not_work():
+    script = "import torch; torch.set_num_threads(4096); from tangentlens.cli import main; main()"
+    done = subprocess.run([sys.executable, "-c", script, "doctor"], capture_output=True, text=True, env=ENV)
+    assert done.returncode == 1
+    assert "BAD threads" in done.stdout
+    assert "more threads than cores" in done.stdout
+
+
+def test_control_c_leaves_a_readable_run_and_the_same_command_goes_on(tmp_path):
+    arguments = ["demo", "--steps", "6", "--out", str(tmp_path / "run")]
+    process = subprocess.Popen(
+        [*COMMAND, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENV
+    )
+    deadline = time.monotonic() + 120
+    while not list((tmp_path / "run" / "records").glob("*-00000001.parquet")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "error: interrupted; what was measured is kept, the same command goes on" in errors
+    assert "Traceback" not in errors
+    before = open_run(tmp_path / "run").records
+    assert before.height > 0
+    done = tangentlens(*arguments)
+    assert done.returncode == 0, done.stderr
+    after = open_run(tmp_path / "run").records
+    kept = before.filter(step=0, model="decoder")
+    assert after.filter(step=0, model="decoder").equals(kept)
+    assert after["model"].unique().sort().to_list() == ["decoder", "encoder"]
+    assert (tmp_path / "run" / "report.html").exists()
