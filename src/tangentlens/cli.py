@@ -111,9 +111,7 @@ def report(
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     elif not quiet:
         console = Console(highlight=False)
-        _print_table(
-            console, "Share of the gradient, mean over sites (95% intervals over sequences)", share_table(records)
-        )
+        _print_table(console, share_table(records))
         for model, sentences in groupby(found, key=lambda finding: finding.model):
             console.print(f"\n[bold]{escape(model)}[/bold]")
             for finding in sentences:
@@ -159,10 +157,12 @@ def _progress(models: tuple[str, ...], steps: int, hidden: bool) -> Iterator[Cal
         yield tell
 
 
-def _print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
-    for name in frame.columns:
+def _print_table(console: Console, frame: pl.DataFrame) -> None:
+    title = "Share of the gradient, last step, mean over sites; 95% intervals over sequences"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = frame.drop("step") if frame["run"].n_unique() > 1 else frame.drop("step", "run")
+    for name in shown.columns:
         table.add_column(name)
-    for row in frame.iter_rows():
+    for row in shown.iter_rows():
         table.add_row(*(escape(str(cell)) for cell in row))
     console.print(table)

@@ -58,8 +58,16 @@ def test_a_change_is_called_one_only_if_the_intervals_are_apart(last, says):
 
 def test_the_table_sets_the_proxy_beside_its_controls():
     table = share_table(as_frame("r", shares(3, 0.2, 0.1, 0.0) + shares(8, 0.3, 0.7, 0.5)))
-    assert table.columns[:4] == ["run", "model", "step", "share of"]
-    assert table["semi_nmf"].to_list() == ["0.300 [0.250, 0.350]"]
+    assert table.rows() == [
+        ("r", "m", 8, "energy", "semi_nmf", "0.300 [0.250, 0.350]", ""),
+        ("r", "m", 8, "energy", "random", "0.125 [0.125, 0.125]", ""),
+    ]
+
+
+def test_the_table_has_the_proxys_ratio_to_each_control():
+    pca = cell("share", 0.3, 0.2, 0.4, variant="pca", order=1.0, step=8)
+    table = share_table(as_frame("r", [*shares(8, 0.3, 0.7, 0.5), pca]))
+    assert table.filter(subspace="pca")["proxy / it"].to_list() == ["1.00 [0.905, 1.11]"]
 
 
 def test_records_without_shares_give_no_findings_and_an_empty_table():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,7 +79,7 @@ def _share(last: pl.DataFrame, order: float, what: str) -> Iterator[str]:
 def _comparison(control: str, ratio: Row) -> str:
     low, high = ratio["ci_low"], ratio["ci_high"]
     word = "more than" if low > 0 else "less than" if high < 0 else "not told apart from"
-    return f"{word} {control} ({_times(ratio)})"
+    return f"{word} {control} ({_ratio(ratio)} times)"
 
 
 def _emergence(rows: pl.DataFrame) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _frequency(last: pl.DataFrame) -> Iterator[str]:
             word = "above" if row["ci_low"] > 0 else "below" if row["ci_high"] < 0 else "not told apart from"
             yield (
                 f"By {kind} token, the proxy's energy share on the most frequent quarter of the text is {word} that on "
-                f"the rarest ({_times(row)})."
+                f"the rarest ({_ratio(row)} times)."
             )
 
 
@@ -164,22 +164,33 @@ def _interval(row: Row) -> str:
     return repr(Interval(row["value"], row["ci_low"], row["ci_high"]))
 
 
-def _times(row: Row) -> str:
-    return repr(Interval(math.exp(row["value"]), math.exp(row["ci_low"]), math.exp(row["ci_high"]))) + " times"
+def _ratio(row: Row) -> str:
+    return repr(Interval(math.exp(row["value"]), math.exp(row["ci_low"]), math.exp(row["ci_high"])))
 
 
 def share_table(records: pl.DataFrame) -> pl.DataFrame:
     """Proxy beside controls at each model's last step, on average over sites, as text with intervals."""
-    shares = records.filter(
-        pl.col("metric") == "share", pl.col("site") == MEAN_SITE, pl.col("freq_bin") == "all"
-    ).filter(pl.col("step") == pl.col("step").max().over("run", "model"))
-    cells = shares.with_columns(
-        pl.struct("value", "ci_low", "ci_high").map_elements(_interval, return_dtype=pl.String).alias("text"),
-        pl.col("order").replace_strict({1.0: "energy", 2.0: "anisotropy"}).alias("share of"),
+    key = ["run", "model", "step", "order", "variant"]
+    rows = records.filter(pl.col("site") == MEAN_SITE, pl.col("freq_bin") == "all").filter(
+        pl.col("step") == pl.col("step").max().over("run", "model")
     )
-    order = pl.Enum([PROXY, *CONTROLS])
+    estimate = pl.struct("value", "ci_low", "ci_high")
+    shares = rows.filter(pl.col("metric") == "share").select(*key, share=_told(estimate, _interval))
+    ratios = rows.filter(pl.col("metric") == "log_ratio").select(*key, ratio=_told(estimate, _ratio))
     return (
-        cells.sort(pl.col("variant").cast(order), maintain_order=True)
-        .pivot(on="variant", index=["run", "model", "step", "share of"], values="text", maintain_order=True)
-        .sort("run", "model", "share of", descending=[False, False, True])
+        shares.join(ratios, on=key, how="left")
+        .sort("run", "model", "order", pl.col("variant").cast(pl.Enum([PROXY, *CONTROLS])))
+        .select(
+            "run",
+            "model",
+            "step",
+            pl.col("order").replace_strict({1.0: "energy", 2.0: "anisotropy"}).alias("share of"),
+            pl.col("variant").alias("subspace"),
+            "share",
+            pl.col("ratio").fill_null("").alias("proxy / it"),
+        )
     )
+
+
+def _told(estimate: pl.Expr, tell: Callable[[Row], str]) -> pl.Expr:
+    return estimate.map_elements(tell, return_dtype=pl.String)

@@ -48,5 +48,5 @@ def _div(plot: plotly.graph_objects.Figure, number: int) -> str:
         full_html=False,
         include_plotlyjs=False,
         div_id=f"figure-{number}",
-        config={"displaylogo": False, "responsive": True},
+        config={"displaylogo": False, "responsive": True, "modeBarButtons": [["toImage", "zoom2d", "resetScale2d"]]},
     )
