@@ -20,6 +20,7 @@ ROOMS = [
     "corpora",
     "models",
     "capture",
+    "measures",
     "lens",
     "training",
     "studies",

@@ -96,14 +96,16 @@ def test_a_step_that_is_not_finite_is_recorded_and_training_goes_on(tmp_path):
             model.model.layers[0].mlp.down_proj.weight.fill_(float("nan"))
         loss = model(**tiny_batch()).loss
         loss.backward()
-        with pytest.warns(UserWarning, match="resid.1 was not measured at step 1: not finite"):
+        with pytest.warns(UserWarning, match=r"resid.1 was not measured at step 1: every value must be finite"):
             lens.step(loss)
         model.zero_grad()
         with torch.no_grad():
             model.model.layers[0].mlp.down_proj.weight.copy_(kept)
         train(model, steps=1, lens=lens)
     records = open_run(tmp_path / "run").records
-    assert records.filter(metric="unmeasured").select("step", "variant").rows() == [(1, "not finite")]
+    unmeasured = records.filter(metric="unmeasured").row(0, named=True)
+    assert unmeasured["step"] == 1
+    assert "every value must be finite, but 96 of 96 rows hold NaN or Inf" in unmeasured["variant"]
     assert records.filter(metric="loss", step=1)["value"].is_nan().all()
     assert records.filter(metric="share", step=2).height > 0
 
@@ -112,7 +114,7 @@ def test_too_small_a_step_is_recorded_and_training_goes_on(tmp_path):
     model = tiny_model()
     with (
         Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run") as lens,
-        pytest.warns(UserWarning, match="fewer than 4 sequences"),
+        pytest.warns(UserWarning, match="at least 4 sequences are needed"),
     ):
         train(model, steps=1, lens=lens, batches=lambda step: tiny_batch(batch=2))
 
@@ -138,3 +140,26 @@ def test_a_lens_with_other_settings_does_not_mix_into_the_run(tmp_path):
     Lens(tiny_model(), rank=4, run=tmp_path / "run")
     with pytest.raises(InputError, match="rank was 4 and is now 8"):
         Lens(tiny_model(), rank=8, run=tmp_path / "run")
+
+
+def test_settings_that_can_never_work_are_errors(tmp_path):
+    model = tiny_model()
+    with pytest.raises(InputError, match="every must be at least 1"):
+        Lens(model, every=0, run=tmp_path / "run")
+    with Lens(model, rank=32, every=1, run=tmp_path / "wide") as lens:
+        model(**tiny_batch()).loss.backward()
+        with pytest.raises(InputError, match=r"rank must be below the width of .*resid.0.*, but is 32"):
+            lens.step()
+
+
+def test_the_mean_site_is_the_mean_of_the_sites(tmp_path):
+    model = tiny_model()
+    with Lens(model, rank=4, every=1, run=tmp_path / "run", counts=torch.arange(64)) as lens:
+        train(model, steps=1, lens=lens)
+    records = open_run(tmp_path / "run").records.filter(pl.col("site") != "")
+    for metric, key in (("share", ["variant", "order", "freq_bin"]), ("anisotropy", ["quantity"])):
+        rows = records.filter(metric=metric).filter(pl.col("variant") != "uncentred")
+        sites = rows.filter(pl.col("site") != "mean").group_by(key).agg(pl.col("value").mean().alias("expected"))
+        means = rows.filter(site="mean").join(sites, on=key)
+        assert means.height == sites.height
+        assert means["value"].to_list() == pytest.approx(means["expected"].to_list())

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,16 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.alignment.intervals import Interval, anisotropy_replicates, share_jackknife
-from tangentlens.alignment.tangent_test import ORDERS, PROXY, TangentTest, average, tangent_test
-from tangentlens.capture.hooks import Capture, Rows
+from tangentlens.capture.batch import read_batch
+from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
-from tangentlens.geometry.anisotropy import anisotropy
-from tangentlens.geometry.dimension import intrinsic_dimension
+from tangentlens.errors import InputError
+from tangentlens.measures import MEAN_SITE, SiteMeasures, mean_records, measure_site, site_records
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
-
-MEAN_SITE = "mean"
 
 
 class Lens:
@@ -61,6 +57,8 @@ class Lens:
         step: int = 0,
         tokens_seen: int = 0,
     ) -> None:
+        if isinstance(every, int) and every < 1:
+            raise InputError(f"every must be at least 1, or a list of steps, but is {every}")
         self.model = model
         self.sites = find_sites(model, sites)
         self.rank = rank
@@ -114,50 +112,33 @@ class Lens:
             self._capture = None
 
     def _count_tokens(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        tokens = kwargs.get("input_ids", args[0] if args else None)
-        if torch.is_grad_enabled() and isinstance(tokens, Tensor):
-            mask = kwargs.get("attention_mask")
+        if torch.is_grad_enabled():
             # A sum stays on the device: no step waits for it.
-            self.tokens_seen = self.tokens_seen + (tokens.numel() if mask is None else mask.sum())
+            self.tokens_seen = self.tokens_seen + read_batch(model, args, kwargs).keep.sum()
 
     @torch.no_grad()
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> None:
         part = f"{self.name}-step-{self.current:08d}"
         about = Record(model=self.name, step=self.current, tokens_seen=int(self.tokens_seen), seed=self.seed)
         records = [] if loss is None else [replace(about, quantity="loss", metric="loss", value=float(loss))]
-        tests: dict[str, TangentTest] = {}
-        spreads: list[Tensor] = []
+        measured: dict[str, SiteMeasures] = {}
         for site in self.sites:
             rows = capture.rows(site)
             here = replace(about, site=site.name, depth=site.depth)
-            trouble = _trouble(rows, self.rank)
-            if trouble:
-                warnings.warn(f"{site.name} was not measured at step {self.current}: {trouble}", stacklevel=3)
-                records.append(replace(here, metric="unmeasured", variant=trouble, value=1.0))
-                continue
-            tests[site.name] = self._test(rows)
-            spreads.append(anisotropy_replicates(rows.activations.float(), rows.sequences))
-            records += _spread_records(here, spreads[-1], len(rows.tokens))
-            records += _row_records(here, rows)
-            records += _test_records(here, tests[site.name])
-        if tests:
-            mean = replace(about, site=MEAN_SITE)
-            records += _spread_records(mean, torch.stack(spreads).mean(dim=0), len(rows.tokens))
-            records += _test_records(mean, average(tests.values()))
-            self.run.save_tensors(part, _bases(tests))
+            if self.rank >= rows.activations.shape[1]:
+                raise InputError(f"rank must be below the width of {site}, but is {self.rank}; choose a smaller one")
+            try:
+                measured[site.name] = measure_site(rows, self.rank, self.bins, self.seed)
+            except InputError as error:
+                # Such steps (not finite, no gradient, too few sequences) happen, and must not end a training.
+                warnings.warn(f"{site.name} was not measured at step {self.current}: {error}", stacklevel=3)
+                records.append(replace(here, metric="unmeasured", variant=str(error), value=1.0))
+            else:
+                records += site_records(here, measured[site.name])
+        if measured:
+            records += mean_records(replace(about, site=MEAN_SITE), list(measured.values()))
+            self.run.save_tensors(part, _bases(measured))
         self.run.write(part, records)
-
-    def _test(self, rows: Rows) -> TangentTest:
-        return tangent_test(
-            rows.activations,
-            rows.gradients,
-            rows.sequences,
-            rank=self.rank,
-            seed=self.seed,
-            tokens=None if self.bins is None else rows.tokens,
-            targets=None if self.bins is None else rows.targets,
-            bins=self.bins,
-        )
 
 
 def log_steps(last: int) -> list[int]:
@@ -169,63 +150,9 @@ def log_steps(last: int) -> list[int]:
     return sorted({0, last, *(2**power for power in range(last.bit_length()) if 2**power < last)})
 
 
-def _trouble(rows: Rows, rank: int) -> str | None:
-    """Why these rows cannot be measured: things that happen in a healthy training and must not stop it."""
-    if not (rows.activations.isfinite().all() and rows.gradients.isfinite().all()):
-        return "not finite"
-    if not rows.gradients.any():
-        return "all gradients are zero"
-    if len(rows.sequences.unique()) < 4 or len(rows.tokens) < 4 * rank:
-        return f"fewer than 4 sequences, or than {4 * rank} tokens"
-    return None
-
-
-def _row_records(about: Record, rows: Rows) -> Iterator[Record]:
-    dimension = intrinsic_dimension(rows.activations)
-    interval = Interval(dimension.value, dimension.ci_low, dimension.ci_high, over="tokens")
-    about = replace(about, n=len(rows.tokens))
-    here = replace(about, quantity="activation")
-    yield _estimate(replace(here, n=dimension.n_used), "intrinsic_dimension", interval)
-    yield replace(here, metric="duplicates", value=float(dimension.n_duplicates))
-    here = replace(about, quantity="gradient")
-    yield replace(here, metric="anisotropy", variant="uncentred", value=anisotropy(rows.gradients, center=False))
-    yield replace(here, metric="rms_norm", value=float(rows.gradients.float().square().sum(dim=1).mean().sqrt()))
-
-
-def _spread_records(about: Record, replicates: Tensor, n: int) -> Iterator[Record]:
-    yield _estimate(replace(about, quantity="activation", n=n), "anisotropy", share_jackknife(replicates))
-
-
-def _test_records(about: Record, test: TangentTest) -> Iterator[Record]:
-    about = replace(about, quantity="gradient", rank=test.rank)
-    for cell in test.shares:
-        here = replace(about, n=test.n_tokens[cell.freq_bin], **cell._asdict())
-        yield _estimate(here, "share", test.share(*cell))
-        if cell.variant != PROXY:
-            yield _estimate(here, "log_ratio", test.log_ratio(*cell))
-        if cell in test.p_values:
-            yield replace(here, metric="p_value", value=test.p_values[cell])
-    for kind, order in product(("input", "target"), ORDERS):
-        ratio = test.frequency_log_ratio(kind, order)
-        if ratio is not None:
-            here = replace(about, variant=PROXY, order=order, freq_bin=kind)
-            yield _estimate(here, "frequency_log_ratio", ratio)
-
-
-def _estimate(about: Record, metric: str, interval: Interval) -> Record:
-    return replace(
-        about,
-        metric=metric,
-        value=interval.value,
-        ci_low=interval.low,
-        ci_high=interval.high,
-        ci_over=interval.over,
-    )
-
-
-def _bases(tests: Mapping[str, TangentTest]) -> dict[str, Tensor]:
+def _bases(measured: Mapping[str, SiteMeasures]) -> dict[str, Tensor]:
     return {
         f"{site}/{name}": subspace.basis.float().cpu()
-        for site, test in tests.items()
-        for name, subspace in test.subspaces.items()
+        for site, found in measured.items()
+        for name, subspace in found.test.subspaces.items()
     }

@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 from types import TracebackType
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from tangentlens.capture.batch import Batch, read_batch
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
 
 
 @dataclass(frozen=True, eq=False)
-class Batch:
-    """What one forward pass was given: token ids, what each position has to predict, and which positions count."""
-
-    tokens: Int[Tensor, "batch length"]
-    targets: Int[Tensor, "batch length"]
-    keep: Bool[Tensor, "batch length"]
-    first_sequence: int
-
-    def sequences(self) -> Int[Tensor, "n"]:
-        """The sequence id of every kept position."""
-        ids = torch.arange(len(self.tokens), device=self.tokens.device) + self.first_sequence
-        return ids[:, None].expand_as(self.tokens)[self.keep]
-
-
-@dataclass(frozen=True, eq=False)
 class Rows:
-    """Activations and gradients at one site, a row a token; what cannot be known (no target) is -100."""
+    """Activations and gradients at one site, a row a token; a target that is not known is `NO_TARGET`."""
 
     activations: Float[Tensor, "n d"]
     gradients: Float[Tensor, "n d"]
@@ -57,11 +43,12 @@ class Capture:
     """
 
     model: nn.Module
-    sites: Iterable[Site]
-    exclude: Iterable[int] = ()
-    _pieces: dict[str, list[tuple[Batch, Tensor, Tensor]]] = field(default_factory=dict)
+    sites: Sequence[Site]
+    exclude: Sequence[int] = ()
+    _pieces: dict[str, list[Rows]] = field(default_factory=dict)
     _handles: list[RemovableHandle] = field(default_factory=list)
     _batch: Batch | None = None
+    _first: int = 0
     _sequences: int = 0
 
     def __enter__(self) -> Capture:
@@ -89,17 +76,12 @@ class Capture:
                 f"{site} must be in the loss, but no gradient came through it since the last step; call backward "
                 "before lens.step(), check that the site is not frozen, or choose other sites"
             )
-        return Rows(
-            activations=torch.cat([activations for _, activations, _ in pieces]),
-            gradients=torch.cat([gradients for _, _, gradients in pieces]),
-            sequences=torch.cat([batch.sequences() for batch, _, _ in pieces]),
-            tokens=torch.cat([batch.tokens[batch.keep] for batch, _, _ in pieces]),
-            targets=torch.cat([batch.targets[batch.keep] for batch, _, _ in pieces]),
-        )
+        return Rows(**{part.name: torch.cat([getattr(piece, part.name) for piece in pieces]) for part in fields(Rows)})
 
     def _read_batch(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
-            self._batch = _batch(model, args, kwargs, self.exclude, self._sequences)
+            self._batch = read_batch(model, args, kwargs, self.exclude)
+            self._first = self._sequences
             self._sequences += len(self._batch.tokens)
 
     def _on_input(self, site: Site) -> Any:
@@ -127,44 +109,15 @@ class Capture:
             )
         if hidden.requires_grad:
             # The gradient of this tensor is complete when the hook fires; only kept rows are copied.
-            kept = hidden.detach()[batch.keep]
-            hidden.register_hook(lambda grad: self._pieces[site.name].append((batch, kept, grad[batch.keep])))
+            kept, sequences = hidden.detach()[batch.keep], batch.sequences(self._first)
+
+            def keep_rows(gradient: Tensor) -> None:
+                keep = batch.keep
+                rows = Rows(kept, gradient[keep], sequences, batch.tokens[keep], batch.targets[keep])
+                self._pieces[site.name].append(rows)
+
+            hidden.register_hook(keep_rows)
 
 
 def _is_hidden(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3
-
-
-def _batch(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], exclude: Iterable[int], first_sequence: int
-) -> Batch:
-    given = kwargs.get("input_ids", args[0] if args else None)
-    if not isinstance(given, Tensor) or given.is_floating_point() or given.ndim != 2:
-        raise InputError(
-            "the model must be called with token ids (batch, length), as input_ids or as its first argument, but "
-            f"{'nothing' if given is None else type(given).__name__} came; call it with token ids"
-        )
-    tokens = given.detach().long()
-    labels = kwargs.get("labels")
-    mask = kwargs.get("attention_mask")
-    keep = torch.ones_like(tokens, dtype=torch.bool) if mask is None or mask.ndim != 2 else mask.bool()
-    for token in exclude:
-        keep = keep & (tokens != token)
-    return Batch(tokens, _targets(model, tokens, labels), keep, first_sequence)
-
-
-def _targets(model: nn.Module, tokens: Tensor, labels: Tensor | None) -> Tensor:
-    """The id each position has to predict; -100 where none is known. Causal models shift their labels themselves."""
-    targets = torch.full_like(tokens, -100)
-    if labels is None or labels.shape != tokens.shape:
-        return targets
-    if is_causal(model):
-        targets[:, :-1] = labels[:, 1:]
-    else:
-        targets[:] = labels
-    return targets
-
-
-def is_causal(model: nn.Module) -> bool:
-    """Whether position i predicts token i + 1, as Hugging Face's causal models do with `labels`."""
-    return type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))

@@ -16,7 +16,7 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from tangentlens.alignment.tangent_test import PROXY
-from tangentlens.lens import MEAN_SITE
+from tangentlens.measures import MEAN_SITE
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 VARIANTS = {

@@ -13,7 +13,7 @@ from scipy import stats
 from tangentlens.alignment.intervals import Interval
 from tangentlens.alignment.tangent_test import PROXY
 from tangentlens.alignment.verdict import emergence
-from tangentlens.lens import MEAN_SITE
+from tangentlens.measures import MEAN_SITE
 
 CONTROLS = ("normal", "random", "pca")
 

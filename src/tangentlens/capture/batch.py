@@ -1,0 +1,59 @@
+"""What one forward pass was given: token ids, what each position has to predict, and which positions count."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Int
+from torch import Tensor, nn
+
+from tangentlens.errors import InputError
+
+NO_TARGET = -100
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Token ids, targets (`NO_TARGET` where none is known) and which positions are real tokens."""
+
+    tokens: Int[Tensor, "batch length"]
+    targets: Int[Tensor, "batch length"]
+    keep: Bool[Tensor, "batch length"]
+
+    def sequences(self, first: int) -> Int[Tensor, "n"]:
+        """The sequence id of every kept position, counted from `first`."""
+        ids = torch.arange(len(self.tokens), device=self.tokens.device) + first
+        return ids[:, None].expand_as(self.tokens)[self.keep]
+
+
+def read_batch(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], exclude: Sequence[int] = ()) -> Batch:
+    """The batch that `model` is called with; tokens in `exclude` do not count."""
+    given = kwargs.get("input_ids", args[0] if args else None)
+    if not isinstance(given, Tensor) or given.is_floating_point() or given.ndim != 2:
+        came = f"{tuple(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
+        raise InputError(
+            "the model must be called with token ids (batch, length), as input_ids or as its first argument, but "
+            f"{came} came; call it with token ids"
+        )
+    tokens = given.detach().long()
+    mask = kwargs.get("attention_mask")
+    # A mask of more dimensions says which positions see which, not which are there.
+    keep = mask.bool() if isinstance(mask, Tensor) and mask.shape == tokens.shape else torch.ones_like(tokens).bool()
+    for token in exclude:
+        keep = keep & (tokens != token)
+    return Batch(tokens, _targets(model, tokens, kwargs.get("labels")), keep)
+
+
+def _targets(model: nn.Module, tokens: Tensor, labels: Any) -> Tensor:
+    targets = torch.full_like(tokens, NO_TARGET)
+    if isinstance(labels, Tensor) and labels.shape == tokens.shape:
+        # Hugging Face's causal models shift the labels themselves: position i predicts token i + 1.
+        causal = type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
+        if causal:
+            targets[:, :-1] = labels[:, 1:]
+        else:
+            targets[:] = labels
+    return targets
