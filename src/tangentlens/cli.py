@@ -24,6 +24,7 @@ from tangentlens.runs.run import open_run
 
 app = typer.Typer(
     help="See how a language model's representation space takes shape while it learns.",
+    epilog="Example: tangentlens demo, then open runs/demo/report.html",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

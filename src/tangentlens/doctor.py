@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-_REQUIRED = ("torch", "transformers", "tokenizers", "safetensors", "polars", "plotly", "scipy", "numpy")
+_REQUIRED = ("tangentlens", "torch", "transformers", "tokenizers", "safetensors", "polars", "plotly", "scipy", "numpy")
 _LEAST_FREE = 200 * 2**20
 
 
