@@ -5,8 +5,17 @@ from tangentlens.alignment.share import share
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.errors import InputError
 from tangentlens.geometry.anisotropy import anisotropy
+from tangentlens.geometry.cosine import mean_cosine, rogue_dimensions
 from tangentlens.geometry.dimension import intrinsic_dimension
 from tangentlens.geometry.moments import Moments
+from tangentlens.geometry.ranks import (
+    effective_rank,
+    entropy_rank,
+    isoscore,
+    participation_ratio,
+    rankme,
+    stable_rank,
+)
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens import Lens, log_steps
 from tangentlens.proxies.semi_nmf import SemiNMF
@@ -20,9 +29,17 @@ __all__ = [
     "Subspace",
     "anisotropy",
     "chance",
+    "effective_rank",
+    "entropy_rank",
     "intrinsic_dimension",
+    "isoscore",
     "log_steps",
+    "mean_cosine",
     "open_run",
+    "participation_ratio",
+    "rankme",
+    "rogue_dimensions",
     "share",
+    "stable_rank",
     "tangent_test",
 ]
