@@ -1,9 +1,13 @@
+import subprocess
+import sys
+
 import polars as pl
 import pytest
 import torch
 
 from tangentlens import InputError, Lens, open_run
 from tangentlens.lens import log_steps
+from tangentlens.runs.records import KEY
 from tiny import tiny_batch, tiny_model
 
 
@@ -75,7 +79,7 @@ def test_records_say_what_was_measured_where_and_over_what(tmp_path):
     assert {"all", "input.0", "input.3", "target.0", "target.3"} <= set(shares["freq_bin"])
     with_interval = records.filter(pl.col("ci_low").is_not_null())
     assert with_interval["ci_over"].is_not_null().all()
-    assert set(with_interval.filter(metric="intrinsic_dimension")["ci_over"]) == {"tokens"}
+    assert set(with_interval.filter(metric="intrinsic_dimension")["ci_over"]) == {"tokens", "types"}
 
 
 def test_the_fitted_subspaces_are_kept(tmp_path):
@@ -96,7 +100,7 @@ def test_a_step_that_is_not_finite_is_recorded_and_training_goes_on(tmp_path):
             model.model.layers[0].mlp.down_proj.weight.fill_(float("nan"))
         loss = model(**tiny_batch()).loss
         loss.backward()
-        with pytest.warns(UserWarning, match=r"resid.1 was not measured at step 1: every value must be finite"):
+        with pytest.warns(UserWarning, match=r"step 1 was not measured at resid.1: every value must be finite"):
             lens.step(loss)
         model.zero_grad()
         with torch.no_grad():
@@ -127,13 +131,22 @@ def test_a_step_without_backward_is_an_error(tmp_path):
             lens.step()
 
 
-def test_measuring_the_same_step_again_replaces_it(tmp_path):
-    for _ in range(2):
+def test_going_on_from_a_checkpoint_replaces_the_steps_it_measures_again(tmp_path):
+    for step in (0, 1):
         model = tiny_model()
-        with Lens(model, rank=4, every=1, run=tmp_path / "run") as lens:
-            train(model, steps=2, lens=lens)
+        with Lens(model, rank=4, every=1, run=tmp_path / "run", step=step) as lens:
+            train(model, steps=3 - step, lens=lens)
     records = open_run(tmp_path / "run").records
-    assert not records.drop("run").is_duplicated().any()
+    assert records["step"].unique().sort().to_list() == [0, 1, 2]
+    assert not records.select(KEY).is_duplicated().any()
+
+
+def test_a_second_training_from_step_0_is_not_mixed_into_the_first(tmp_path):
+    model = tiny_model()
+    with Lens(model, rank=4, every=1, run=tmp_path / "run") as lens:
+        train(model, steps=1, lens=lens)
+    with pytest.raises(InputError, match=r"must be empty for a training that starts at step 0.*pass step="):
+        Lens(model, rank=4, every=1, run=tmp_path / "run")
 
 
 def test_a_lens_with_other_settings_does_not_mix_into_the_run(tmp_path):
@@ -144,12 +157,79 @@ def test_a_lens_with_other_settings_does_not_mix_into_the_run(tmp_path):
 
 def test_settings_that_can_never_work_are_errors(tmp_path):
     model = tiny_model()
-    with pytest.raises(InputError, match="every must be at least 1"):
-        Lens(model, every=0, run=tmp_path / "run")
-    with Lens(model, rank=32, every=1, run=tmp_path / "wide") as lens:
-        model(**tiny_batch()).loss.backward()
-        with pytest.raises(InputError, match=r"rank must be below the width of .*resid.0.*, but is 32"):
-            lens.step()
+    for every in (0, -1, []):
+        with pytest.raises(InputError, match="every must be a whole number of at least 1, or a list of steps"):
+            Lens(model, every=every, run=tmp_path / "run")
+    with pytest.raises(InputError, match="rank must be a whole number"):
+        Lens(model, rank=0, run=tmp_path / "run")
+    with pytest.raises(InputError, match="at least one site"):
+        Lens(model, sites=[], run=tmp_path / "run")
+    with pytest.raises(InputError, match="inside `with Lens"):
+        Lens(model, run=tmp_path / "run").step()
+
+
+def test_settings_of_the_wrong_type_are_errors_too():
+    """In a process of its own: here the types themselves are checked, which is not so for users."""
+    script = """
+from torch import nn
+from tangentlens import InputError, Lens
+model = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
+for wrong in ({"every": 0.5}, {"every": [1.5]}, {"rank": 8.0}, {"model": "gpt2"}):
+    try:
+        Lens(**{"model": model, **wrong})
+    except InputError as error:
+        print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.splitlines()
+    assert [line.split(" must be")[0] for line in said] == ["every", "every", "rank", "the model"]
+
+
+def test_a_rank_too_large_for_the_width_does_not_end_the_training(tmp_path):
+    model = tiny_model()
+    with (
+        Lens(model, rank=17, every=1, run=tmp_path / "run") as lens,
+        pytest.warns(UserWarning, match="rank must be between 1 and 16 at width 32") as warned,
+    ):
+        train(model, steps=1, lens=lens)
+    assert len(warned) == 1, "one warning a step, whatever the number of sites"
+
+
+def test_forgetting_to_step_is_noticed(tmp_path):
+    model = tiny_model()
+    with (
+        pytest.warns(UserWarning, match=r"3 backward passes came since the last lens.step\(\)"),
+        Lens(model, rank=4, every=1, run=tmp_path / "run"),
+    ):
+        train(model, steps=3)
+
+
+def test_targets_of_a_model_of_ones_own_are_used_only_if_its_objective_is_known(tmp_path):
+    class Own(type(tiny_model())):
+        pass
+
+    for name, objective in (("unknown", None), ("told", "causal")):
+        model = tiny_model()
+        model.__class__ = Own
+        with Lens(
+            model, "resid.1", rank=4, every=1, run=tmp_path / name, counts=torch.arange(64).numpy(), objective=objective
+        ) as lens:
+            train(model, steps=1, lens=lens)
+        bins = open_run(tmp_path / name).records["freq_bin"].unique()
+        assert ("target.3" in bins) == (objective == "causal")
+        assert "input.3" in bins
+
+
+def test_the_dimension_is_also_taken_with_one_row_per_token_type(tmp_path):
+    model = tiny_model()
+    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run") as lens:
+        train(model, steps=1, lens=lens)
+    row = (
+        open_run(tmp_path / "run")
+        .records.filter(metric="intrinsic_dimension", variant="one_per_type")
+        .row(0, named=True)
+    )
+    assert row["n"] == len(tiny_batch(0)["input_ids"].unique())
+    assert row["ci_over"] == "types"
 
 
 def test_the_mean_site_is_the_mean_of_the_sites(tmp_path):

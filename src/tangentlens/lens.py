@@ -11,9 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.capture.batch import read_batch
+from tangentlens.capture.batch import Objective, objective_of, read_batch
 from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
 from tangentlens.errors import InputError
@@ -35,6 +36,7 @@ class Lens:
         every: Measure when the step is a multiple of this, or in this list of steps.
         run: A directory to write to (made, or gone on with), or a `Run`.
         name: The model's name in the records.
+        objective: `causal` or `masked`, to bin by target token; Hugging Face classes are known by their names.
         counts: Occurrences by token id over the corpus, to tell shares apart by token frequency.
         exclude: Token ids to leave out, such as padding or begin-of-sequence.
         seed: Of the proxy's fit.
@@ -51,32 +53,41 @@ class Lens:
         run: str | Path | Run = "runs/lens",
         *,
         name: str = "model",
-        counts: Tensor | None = None,
+        objective: Objective | None = None,
+        counts: Any = None,
         exclude: Iterable[int] = (),
         seed: int = 0,
         step: int = 0,
         tokens_seen: int = 0,
     ) -> None:
-        if isinstance(every, int) and every < 1:
-            raise InputError(f"every must be at least 1, or a list of steps, but is {every}")
+        _check_settings(rank, every)
         self.model = model
         self.sites = find_sites(model, sites)
         self.rank = rank
         self.every = every
         self.name = name
-        self.bins = None if counts is None else FrequencyBins.of(counts)
+        self.objective = objective or objective_of(model)
+        self.bins = None if counts is None else FrequencyBins.of(torch.as_tensor(counts))
         self.exclude = tuple(exclude)
         self.seed = seed
         self.current = step
         self.tokens_seen: int | Tensor = tokens_seen
-        self.run = run if isinstance(run, Run) else create_run(run, self._config())
+        self.run = run if isinstance(run, Run) else self._open_run(Path(run))
         self._capture: Capture | None = None
-        self._counter: Any = None
+        self._counter: RemovableHandle | None = None
 
-    def _config(self) -> dict[str, Any]:
+    def _open_run(self, path: Path) -> Run:
         every = self.every if isinstance(self.every, int) else list(self.every)
-        sites = [site.name for site in self.sites]
-        return {"model": self.name, "sites": sites, "rank": self.rank, "every": every, "seed": self.seed}
+        sites = {site.name: f"{site.side} of {type(site.module).__name__}" for site in self.sites}
+        run = create_run(
+            path, {"model": self.name, "sites": sites, "rank": self.rank, "every": every, "seed": self.seed}
+        )
+        if self.current == 0 and not run.records.is_empty():
+            raise InputError(
+                f"{path} must be empty for a training that starts at step 0, but holds one already; choose another "
+                "folder, delete this one, or pass step= and tokens_seen= to go on from a checkpoint"
+            )
+        return run
 
     def __enter__(self) -> Lens:
         self._counter = self.model.register_forward_pre_hook(self._count_tokens, with_kwargs=True)
@@ -86,7 +97,15 @@ class Lens:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._counter.remove()
+        if self._counter is not None:
+            self._counter.remove()
+            self._counter = None
+        if error is None and self._capture is not None and self._capture.n_backward > 1:
+            warnings.warn(
+                f"{self._capture.n_backward} backward passes came since the last lens.step() and were not measured; "
+                "call lens.step() once after each optimizer step",
+                stacklevel=2,
+            )
         self._disarm()
 
     def due(self) -> bool:
@@ -95,16 +114,23 @@ class Lens:
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """Say that a training step has ended. A due step is measured and written, with its loss if given."""
+        if self._counter is None:
+            raise InputError("lens.step() must be called inside `with Lens(...) as lens:`, but is not; open that block")
         if self._capture is not None:
             capture = self._capture
             self._disarm()
-            self._measure(capture, loss)
+            troubles = self._measure(capture, loss)
+            if troubles:
+                sites = ", ".join(troubles)
+                warnings.warn(
+                    f"step {self.current} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2
+                )
         self.current += 1
         self._arm()
 
     def _arm(self) -> None:
         if self.due():
-            self._capture = Capture(self.model, self.sites, self.exclude).__enter__()
+            self._capture = Capture(self.model, self.sites, self.exclude, self.objective).__enter__()
 
     def _disarm(self) -> None:
         if self._capture is not None:
@@ -114,24 +140,24 @@ class Lens:
     def _count_tokens(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
             # A sum stays on the device: no step waits for it.
-            self.tokens_seen = self.tokens_seen + read_batch(model, args, kwargs).keep.sum()
+            self.tokens_seen = self.tokens_seen + read_batch(args, kwargs).keep.sum()
 
     @torch.no_grad()
-    def _measure(self, capture: Capture, loss: Tensor | float | None) -> None:
+    def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
+        """Measure and write; sites that could not be measured are returned with the reason."""
         part = f"{self.name}-step-{self.current:08d}"
         about = Record(model=self.name, step=self.current, tokens_seen=int(self.tokens_seen), seed=self.seed)
         records = [] if loss is None else [replace(about, quantity="loss", metric="loss", value=float(loss))]
         measured: dict[str, SiteMeasures] = {}
+        troubles: dict[str, str] = {}
         for site in self.sites:
             rows = capture.rows(site)
             here = replace(about, site=site.name, depth=site.depth)
-            if self.rank >= rows.activations.shape[1]:
-                raise InputError(f"rank must be below the width of {site}, but is {self.rank}; choose a smaller one")
             try:
                 measured[site.name] = measure_site(rows, self.rank, self.bins, self.seed)
             except InputError as error:
                 # Such steps (not finite, no gradient, too few sequences) happen, and must not end a training.
-                warnings.warn(f"{site.name} was not measured at step {self.current}: {error}", stacklevel=3)
+                troubles[site.name] = str(error)
                 records.append(replace(here, metric="unmeasured", variant=str(error), value=1.0))
             else:
                 records += site_records(here, measured[site.name])
@@ -139,6 +165,15 @@ class Lens:
             records += mean_records(replace(about, site=MEAN_SITE), list(measured.values()))
             self.run.save_tensors(part, _bases(measured))
         self.run.write(part, records)
+        return troubles
+
+
+def _check_settings(rank: Any, every: Any) -> None:
+    if not isinstance(rank, int) or rank < 1:
+        raise InputError(f"rank must be a whole number of at least 1, but is {rank!r}")
+    steps = [every] if isinstance(every, int) else list(every) if isinstance(every, Iterable) else []
+    if not steps or not all(isinstance(step, int) for step in steps) or (isinstance(every, int) and every < 1):
+        raise InputError(f"every must be a whole number of at least 1, or a list of steps, but is {every!r}")
 
 
 def log_steps(last: int) -> list[int]:

@@ -16,11 +16,15 @@ from tangentlens.alignment.tangent_test import ORDERS, PROXY, TangentTest, avera
 from tangentlens.capture.hooks import Rows
 from tangentlens.geometry.anisotropy import anisotropy
 from tangentlens.geometry.dimension import IntrinsicDimension, intrinsic_dimension
+from tangentlens.geometry.neighbours import distinct_rows
 from tangentlens.geometry.rows import as_rows
 from tangentlens.runs.records import Record
 
 # The site's name in records of the mean over all sites.
 MEAN_SITE = "mean"
+
+# The variant of measures that take the first occurrence of each token type only.
+ONE_PER_TYPE = "one_per_type"
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +35,7 @@ class SiteMeasures:
     test: TangentTest
     anisotropy: Float[Tensor, "g_plus_1"]
     dimension: IntrinsicDimension
+    dimension_of_types: IntrinsicDimension | None
     gradient_anisotropy: float
     gradient_rms: float
 
@@ -48,11 +53,14 @@ def measure_site(rows: Rows, rank: int, bins: FrequencyBins | None, seed: int) -
         bins=bins,
         seed=seed,
     )
+    # Occurrences of one token stay close together, so their neighbours are mostly each other.
+    types = distinct_rows(rows.tokens[:, None].double())
     return SiteMeasures(
         n=len(activations),
         test=test,
         anisotropy=anisotropy_replicates(activations, rows.sequences),
         dimension=intrinsic_dimension(activations),
+        dimension_of_types=intrinsic_dimension(activations[types]) if len(types) >= 3 else None,
         gradient_anisotropy=anisotropy(gradients, center=False),
         gradient_rms=float(gradients.square().sum(dim=1).mean().sqrt()),
     )
@@ -60,23 +68,27 @@ def measure_site(rows: Rows, rank: int, bins: FrequencyBins | None, seed: int) -
 
 def site_records(about: Record, found: SiteMeasures) -> Iterator[Record]:
     """The measures of a site as records like `about`."""
-    dimension = found.dimension
     activation = replace(about, quantity="activation", n=found.n)
     yield _estimate(activation, "anisotropy", share_jackknife(found.anisotropy))
-    yield _estimate(
-        replace(activation, n=dimension.n_used),
-        "intrinsic_dimension",
-        Interval(dimension.value, dimension.ci_low, dimension.ci_high, over="tokens"),
-    )
-    yield replace(activation, metric="duplicates", value=float(dimension.n_duplicates))
+    yield _dimension_record(activation, found.dimension, over="tokens")
+    yield replace(activation, metric="duplicates", value=float(found.dimension.n_duplicates))
+    if found.dimension_of_types is not None:
+        yield _dimension_record(replace(activation, variant=ONE_PER_TYPE), found.dimension_of_types, over="types")
     gradient = replace(about, quantity="gradient", n=found.n)
     yield replace(gradient, metric="anisotropy", variant="uncentred", value=found.gradient_anisotropy)
     yield replace(gradient, metric="rms_norm", value=found.gradient_rms)
     yield from _test_records(about, found.test)
 
 
+def _dimension_record(about: Record, found: IntrinsicDimension, over: str) -> Record:
+    interval = Interval(found.value, found.ci_low, found.ci_high, over)
+    return _estimate(replace(about, n=found.n_used), "intrinsic_dimension", interval)
+
+
 def mean_records(about: Record, found: Sequence[SiteMeasures]) -> Iterator[Record]:
-    """The mean over sites of what has a mean with an interval: anisotropy and shares."""
+    """Anisotropy and shares on average over sites; sites of different widths have no such mean."""
+    if len({site.test.dim for site in found}) > 1:
+        return
     spread = torch.stack([site.anisotropy for site in found]).mean(dim=0)
     yield _estimate(replace(about, quantity="activation", n=found[0].n), "anisotropy", share_jackknife(spread))
     yield from _test_records(about, average([site.test for site in found]))
@@ -91,10 +103,10 @@ def _test_records(about: Record, test: TangentTest) -> Iterator[Record]:
             yield _estimate(here, "log_ratio", test.log_ratio(*cell))
         if cell in test.p_values:
             yield replace(here, metric="p_value", value=test.p_values[cell])
-    for kind, order in product(("input", "target"), ORDERS):
-        ratio = test.frequency_log_ratio(kind, order)
+    for variant, kind, order in product(test.fitted, ("input", "target"), ORDERS):
+        ratio = test.frequency_log_ratio(kind, order, variant)
         if ratio is not None:
-            here = replace(about, variant=PROXY, order=order, freq_bin=kind)
+            here = replace(about, variant=variant, order=order, freq_bin=kind)
             yield _estimate(here, "frequency_log_ratio", ratio)
 
 

@@ -106,6 +106,10 @@ def test_bad_input_says_what_to_do():
         tangent_test(activations, gradients, sequences // 20, rank=4)
     with pytest.raises(InputError, match="must have a row a token"):
         tangent_test(activations, gradients[1:], sequences, rank=4)
+    with pytest.raises(InputError, match="rank must be between 1 and 12 at width 24 with these controls, but is 13"):
+        tangent_test(activations, gradients, sequences, rank=13)
+    with pytest.raises(InputError, match=r"target tokens must be \(800,\), one a row, but are \(3,\)"):
+        tangent_test(activations, gradients, sequences, targets=[1, 2, 3], rank=4)
     with pytest.raises(InputError, match="must not be zero"):
         tangent_test(activations, torch.zeros_like(gradients), sequences, rank=4)
     with pytest.raises(InputError, match="among normal, random, pca, but magic came"):

@@ -3,6 +3,7 @@ import torch
 from torch import nn
 
 from tangentlens import InputError
+from tangentlens.capture.batch import objective_of
 from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
 from tiny import tiny_batch, tiny_model
@@ -37,7 +38,7 @@ def test_each_row_carries_its_token_its_target_and_its_sequence():
     for kind, targets in (("decoder", batch["labels"].roll(-1, dims=1)), ("encoder", batch["labels"])):
         model = tiny_model(kind)
         site = find_sites(model, "resid.1")[0]
-        with Capture(model, [site]) as capture:
+        with Capture(model, [site], objective=objective_of(model)) as capture:
             model(**batch).loss.backward()
         rows = capture.rows(site)
         if kind == "decoder":

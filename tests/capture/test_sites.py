@@ -22,6 +22,18 @@ def test_more_than_ten_blocks_are_sorted_by_number():
     assert names(model, "resid")[9:] == ["resid.9", "resid.10", "resid.11", "resid.12"]
 
 
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.heads = nn.ModuleList(nn.Linear(4, 1) for _ in range(4))
+
+
+@pytest.mark.parametrize("kind", [nn.ModuleList, lambda blocks: nn.Sequential(*blocks)])
+def test_blocks_are_the_outer_list_not_the_heads_inside(kind):
+    model = nn.ModuleDict({"blocks": kind([Block() for _ in range(3)])})
+    assert [type(site.module) for site in find_sites(model, "resid")] == [Block] * 4
+
+
 def test_module_paths_and_globs_are_sites_too():
     model = tiny_model()
     assert names(model, "model.layers.*.mlp") == ["model.layers.0.mlp", "model.layers.1.mlp"]

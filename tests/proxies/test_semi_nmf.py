@@ -105,6 +105,11 @@ def test_bad_input_says_what_to_do(x, k, says):
     assert says in str(error.value)
 
 
+def test_an_unfitted_one_says_so():
+    with pytest.raises(InputError, match="call fit"):
+        SemiNMF(3).subspace()
+
+
 def test_transform_is_scipys_non_negative_least_squares():
     x = data(60, 8)
     fit = SemiNMF(4).fit(x)

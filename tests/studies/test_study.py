@@ -100,6 +100,6 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(change, says, 
     assert not (tmp_path / "run").exists()
 
 
-def test_a_rank_as_large_as_the_width_is_refused():
-    with pytest.raises(InputError, match="below the width 128, but is 128"):
-        replace(DEMO, rank=128)
+def test_a_rank_above_half_the_width_is_refused():
+    with pytest.raises(InputError, match="half the width, 64, but is 65"):
+        replace(DEMO, rank=65)

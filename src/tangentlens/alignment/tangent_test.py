@@ -63,9 +63,14 @@ class TangentTest:
         proxy, other = (self.shares[Cell(variant, order, freq_bin)] for variant in (PROXY, control))
         return jackknife(_log(proxy) - _log(other))
 
-    def frequency_log_ratio(self, kind: str = "target", order: float = 1.0) -> Interval | None:
-        """ln(share on the most frequent tokens / share on the rarest) of the proxy; None if it was not binned so."""
-        found = [self.shares[cell] for cell in self.shares if cell[:2] == (PROXY, order) and kind in cell.freq_bin]
+    @property
+    def fitted(self) -> list[str]:
+        """The variants that were fitted to activations, the proxy first; the others are known in closed form."""
+        return [name for name in PROXIES if Cell(name, 1.0, "all") in self.shares]
+
+    def frequency_log_ratio(self, kind: str = "target", order: float = 1.0, variant: str = PROXY) -> Interval | None:
+        """ln(share on the most frequent tokens / share on the rarest); None if it was not binned so."""
+        found = [self.shares[cell] for cell in self.shares if cell[:2] == (variant, order) and kind in cell.freq_bin]
         return jackknife(_log(found[-1]) - _log(found[0])) if len(found) > 1 else None
 
     @property
@@ -158,12 +163,23 @@ def tangent_test(
     unknown = set(controls) - set(CONTROLS)
     if unknown:
         raise InputError(f"controls must be among {', '.join(CONTROLS)}, but {', '.join(sorted(unknown))} came")
+    # The normal control must find room for its rank beside the proxy's.
+    most = rows.shape[1] // 2 if "normal" in controls else rows.shape[1] - 1
+    if not 1 <= rank <= most:
+        raise InputError(
+            f"rank must be between 1 and {most} at width {rows.shape[1]} with these controls, but is {rank}; "
+            "choose another"
+        )
+    kinds = {"input": tokens, "target": targets}
+    binned = {kind: torch.as_tensor(of, device=rows.device) for kind, of in kinds.items() if of is not None}
+    for kind, of in binned.items():
+        if of.shape != ids.shape:
+            raise InputError(f"{kind} tokens must be {tuple(ids.shape)}, one a row, but are {tuple(of.shape)}")
     fit = first_half(ids)
     proxy = PROXIES[PROXY](rows[fit], rank, seed)
     fitted = {PROXY: proxy} | {name: PROXIES[name](rows[fit], proxy.rank, seed) for name in controls if name in PROXIES}
     groups = sequence_groups(ids[~fit], n_groups)
-    kinds = {"input": tokens, "target": targets}
-    binned = {kind: torch.as_tensor(of, device=ids.device)[~fit] for kind, of in kinds.items() if of is not None}
+    binned = {kind: of[~fit] for kind, of in binned.items()}
     shares: dict[Cell, Tensor] = {}
     n_tokens = {}
     for freq_bin, chosen in _selections(binned, bins, len(groups), ids.device):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Int
@@ -29,8 +29,24 @@ class Batch:
         return ids[:, None].expand_as(self.tokens)[self.keep]
 
 
-def read_batch(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], exclude: Sequence[int] = ()) -> Batch:
-    """The batch that `model` is called with; tokens in `exclude` do not count."""
+Objective = Literal["causal", "masked"]
+
+
+def objective_of(model: nn.Module) -> Objective | None:
+    """What a Hugging Face class says of itself by its name; None for any other."""
+    name = type(model).__name__
+    if name.endswith(("ForCausalLM", "LMHeadModel")):
+        return "causal"
+    return "masked" if name.endswith("ForMaskedLM") else None
+
+
+def read_batch(
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    exclude: Sequence[int] = (),
+    objective: Objective | None = None,
+) -> Batch:
+    """The batch that a model is called with; tokens in `exclude` do not count."""
     given = kwargs.get("input_ids", args[0] if args else None)
     if not isinstance(given, Tensor) or given.is_floating_point() or given.ndim != 2:
         came = f"{tuple(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
@@ -44,16 +60,15 @@ def read_batch(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any],
     keep = mask.bool() if isinstance(mask, Tensor) and mask.shape == tokens.shape else torch.ones_like(tokens).bool()
     for token in exclude:
         keep = keep & (tokens != token)
-    return Batch(tokens, _targets(model, tokens, kwargs.get("labels")), keep)
+    return Batch(tokens, _targets(tokens, kwargs.get("labels"), objective), keep)
 
 
-def _targets(model: nn.Module, tokens: Tensor, labels: Any) -> Tensor:
+def _targets(tokens: Tensor, labels: Any, objective: Objective | None) -> Tensor:
+    """Next tokens for a causal model (labels come unshifted), the labels themselves for a masked one, else none."""
     targets = torch.full_like(tokens, NO_TARGET)
-    if isinstance(labels, Tensor) and labels.shape == tokens.shape:
-        # Hugging Face's causal models shift the labels themselves: position i predicts token i + 1.
-        causal = type(model).__name__.endswith(("ForCausalLM", "LMHeadModel"))
-        if causal:
-            targets[:, :-1] = labels[:, 1:]
-        else:
-            targets[:] = labels
+    given = labels if isinstance(labels, Tensor) and labels.shape == tokens.shape else None
+    if objective == "causal":
+        targets[:, :-1] = (tokens if given is None else given)[:, 1:]
+    elif objective == "masked" and given is not None:
+        targets[:] = given
     return targets

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tangentlens.capture.batch import Batch, read_batch
+from tangentlens.capture.batch import Batch, Objective, read_batch
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
 
@@ -40,13 +40,16 @@ class Capture:
         model: The model in training.
         sites: Where to look.
         exclude: Token ids to leave out, such as padding or a begin-of-sequence token.
+        objective: What positions predict; None if that is not known.
     """
 
     model: nn.Module
     sites: Sequence[Site]
     exclude: Sequence[int] = ()
+    objective: Objective | None = None
     _pieces: dict[str, list[Rows]] = field(default_factory=dict)
     _handles: list[RemovableHandle] = field(default_factory=list)
+    n_backward: int = 0
     _batch: Batch | None = None
     _first: int = 0
     _sequences: int = 0
@@ -80,7 +83,7 @@ class Capture:
 
     def _read_batch(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
-            self._batch = read_batch(model, args, kwargs, self.exclude)
+            self._batch = read_batch(args, kwargs, self.exclude, self.objective)
             self._first = self._sequences
             self._sequences += len(self._batch.tokens)
 
@@ -115,6 +118,7 @@ class Capture:
                 keep = batch.keep
                 rows = Rows(kept, gradient[keep], sequences, batch.tokens[keep], batch.targets[keep])
                 self._pieces[site.name].append(rows)
+                self.n_backward = max(self.n_backward, len(self._pieces[site.name]))
 
             hidden.register_hook(keep_rows)
 

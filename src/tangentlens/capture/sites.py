@@ -39,6 +39,8 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
     >>> find_sites(nn.ModuleDict({"token": nn.Embedding(9, 4), "blocks": blocks}), "resid")
     [Site('resid.0', input of Linear), Site('resid.1', output of Linear), Site('resid.2', output of Linear)]
     """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"the model must be a torch.nn.Module, but is a {type(model).__name__}; load it first")
     portable = {site.name: site for site in _portable_sites(model)}
     paths = {name: Site(name, module, "output") for name, module in model.named_modules() if name}
     known = portable | paths
@@ -48,6 +50,8 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
         if not found:
             raise InputError(_unknown(pattern, list(known), list(portable)))
         chosen |= {name: known[name] for name in found}
+    if not chosen:
+        raise InputError("at least one site must be named, but none is; 'resid' is the whole residual stream")
     order = {name: place for place, name in enumerate(known)}
     return sorted(chosen.values(), key=lambda site: order[site.name])
 
@@ -86,13 +90,19 @@ def _embedding(model: nn.Module) -> nn.Module | None:
     return next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
 
 
-def _blocks(model: nn.Module) -> nn.ModuleList | None:
-    """The longest list of modules of one class: in every transformer, its blocks."""
-    lists = [m for m in model.modules() if isinstance(m, nn.ModuleList) and len({type(b) for b in m}) == 1]
-    return max(lists, key=len, default=None)
+def _blocks(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
+    """The longest list of modules of one class that is not inside another such list (as heads are inside a block)."""
+    outermost: list[nn.ModuleList | nn.Sequential] = []
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList | nn.Sequential) and module not in inside:
+            if len({type(block) for block in module}) == 1:
+                outermost.append(module)
+                inside |= set(module.modules())
+    return max(outermost, key=len, default=None)
 
 
-def _final_norm(model: nn.Module, blocks: nn.ModuleList) -> nn.Module | None:
+def _final_norm(model: nn.Module, blocks: nn.Module) -> nn.Module | None:
     """The norm that stands beside the blocks and after them."""
     for parent in model.modules():
         children = list(parent.children())

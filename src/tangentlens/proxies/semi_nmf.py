@@ -96,6 +96,8 @@ class SemiNMF:
 
     def subspace(self) -> Subspace:
         """The span of the dictionary: the tangent proxy. Its rank is below k if concepts depend on each other."""
+        if not hasattr(self, "components_"):
+            raise InputError("this SemiNMF must be fitted to have a subspace, but is not; call fit(rows) first")
         # A concept's length is arbitrary (its codes undo it), so it must not decide the numerical rank.
         return Subspace.span(torch.nn.functional.normalize(self.components_, dim=1))
 

@@ -50,9 +50,10 @@ class Run:
 
     @property
     def records(self) -> pl.DataFrame:
-        """Every number of the run."""
+        """Every number of the run, under the name its folder has now."""
         parts = sorted((self.path / "records").glob("[!.]*.parquet"))
-        return pl.concat([SCHEMA.to_frame(), *(self._read_part(part, len(parts)) for part in parts)])
+        table = pl.concat([SCHEMA.to_frame(), *(self._read_part(part, len(parts)) for part in parts)])
+        return table.with_columns(run=pl.lit(self.name))
 
     def has(self, part: str) -> bool:
         """Whether the part of this name has been written."""

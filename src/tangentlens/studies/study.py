@@ -38,8 +38,8 @@ class Study:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.rank < self.width:
-            raise InputError(f"rank must be at least 1 and below the width {self.width}, but is {self.rank}")
+        if not 1 <= self.rank <= self.width // 2:
+            raise InputError(f"rank must be between 1 and half the width, {self.width // 2}, but is {self.rank}")
 
     def schedule(self) -> list[int]:
         """Steps at which to look: log-spaced, the last one included."""
