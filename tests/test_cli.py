@@ -73,7 +73,7 @@ def test_activations_that_are_not_finite_stop_the_demo_with_advice(tmp_path):
 def test_report_prints_findings_and_where_things_are(run):
     done = tangentlens("report", run.path)
     assert done.returncode == 0
-    assert "of the gradient's energy on average over sites" in done.stdout
+    assert "of the gradient's energy (order 1) on average over sites" in done.stdout
     assert f"Report: {run.path / 'report.html'}" in done.stdout
     assert tangentlens("report", run.path, "--quiet").stdout == ""
 
@@ -117,3 +117,10 @@ def test_control_c_leaves_a_readable_run_and_the_same_command_goes_on(tmp_path):
     assert after.filter(step=0, model="decoder").equals(kept)
     assert after["model"].unique().sort().to_list() == ["decoder", "encoder"]
     assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_seed_may_be_large_and_a_report_needs_a_file(run, tmp_path):
+    fails(1, "report", run.path, "--out", tmp_path, says="must be a file")
+    fails(2, "demo", "--seed", 2**70, says="--seed")
+    done = tangentlens("--version")
+    assert done.stdout.startswith("tangentlens 0.")

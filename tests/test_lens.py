@@ -5,9 +5,13 @@ import polars as pl
 import pytest
 import torch
 
-from tangentlens import InputError, Lens, open_run
+from tangentlens import InputError, Lens, anisotropy, intrinsic_dimension, open_run, tangent_test
+from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.capture.hooks import Capture
+from tangentlens.capture.sites import find_sites
 from tangentlens.lens import log_steps
 from tangentlens.runs.records import KEY
+from tangentlens.runs.run import create_run
 from tiny import tiny_batch, tiny_model
 
 
@@ -243,3 +247,85 @@ def test_the_mean_site_is_the_mean_of_the_sites(tmp_path):
         means = rows.filter(site="mean").join(sites, on=key)
         assert means.height == sites.height
         assert means["value"].to_list() == pytest.approx(means["expected"].to_list())
+
+
+def test_records_are_what_the_measures_give_on_the_captured_rows(tmp_path):
+    """By hand: capture the same step, measure it with the public functions, compare."""
+    counts = torch.arange(64)
+    model = tiny_model()
+    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run", counts=counts, seed=3) as lens:
+        train(model, steps=1, lens=lens)
+    model = tiny_model()
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site], objective="causal") as capture:
+        model(**tiny_batch(0)).loss.backward()
+    rows = capture.rows(site)
+    bins = FrequencyBins.of(counts)
+    test = tangent_test(
+        rows.activations, rows.gradients, rows.sequences, rows.tokens, rows.targets, rank=4, bins=bins, seed=3
+    )
+    records = open_run(tmp_path / "run").records.filter(site="resid.1")
+    shares = records.filter(metric="share").sort("variant", "order", "freq_bin")
+    expected = test.table.sort("variant", "order", "freq_bin")
+    assert shares["freq_bin"].to_list() == expected["freq_bin"].to_list()
+    assert shares["value"].to_list() == pytest.approx(expected["value"].to_list())
+
+    def value(metric, **about):
+        return records.filter(metric=metric, **about)["value"].item()
+
+    assert value("anisotropy", quantity="gradient") == pytest.approx(anisotropy(rows.gradients, center=False))
+    assert value("anisotropy", quantity="activation") == pytest.approx(anisotropy(rows.activations))
+    assert value("rms_norm") == pytest.approx(float(rows.gradients.norm(dim=1).square().mean().sqrt()))
+    assert value("intrinsic_dimension", variant="") == pytest.approx(intrinsic_dimension(rows.activations).value)
+
+
+def test_tokens_seen_are_those_trained_on(tmp_path):
+    model = tiny_model()
+    mask = torch.ones(8, 12, dtype=torch.long)
+    mask[:, :5] = 0
+    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run") as lens:
+        model.eval()
+        model(**tiny_batch())
+        with torch.no_grad():
+            model(**tiny_batch())
+        model.train()
+        model(**tiny_batch(), attention_mask=mask).loss.backward()
+        lens.step()
+    assert open_run(tmp_path / "run").records["tokens_seen"].unique().to_list() == [8 * 7]
+
+
+def test_two_lenses_of_one_name_do_not_overwrite_each_other(tmp_path):
+    run = create_run(tmp_path / "run", {})
+    Lens(tiny_model(), "resid", rank=4, run=run)
+    with pytest.raises(InputError, match="sites was"):
+        Lens(tiny_model(), "embed", rank=4, run=run)
+    with pytest.raises(InputError, match="exclude was"):
+        Lens(tiny_model(), "resid", rank=4, run=run, exclude=[0])
+
+
+def test_an_error_in_a_step_that_is_caught_does_not_shift_the_count(tmp_path):
+    model = tiny_model()
+    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run") as lens:
+        with pytest.raises(InputError, match="no gradient came"):
+            lens.step()
+        train(model, steps=1, lens=lens)
+    assert open_run(tmp_path / "run").records["step"].unique().to_list() == [1]
+
+
+def test_the_run_stays_where_it_is_when_the_process_moves(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    model = tiny_model()
+    with Lens(model, "resid.1", rank=4, every=1, run="run", name="../models/x") as lens:
+        (tmp_path / "sub").mkdir()
+        monkeypatch.chdir(tmp_path / "sub")
+        train(model, steps=1, lens=lens)
+    assert open_run(tmp_path / "run").records.height > 0
+
+
+def test_sites_of_different_widths_have_no_mean(tmp_path):
+    model = tiny_model()
+    with Lens(model, ["resid.1", "model.layers.0.mlp.gate_proj"], rank=4, every=1, run=tmp_path / "run") as lens:
+        train(model, steps=1, lens=lens)
+    records = open_run(tmp_path / "run").records
+    assert records.filter(site="mean").is_empty()
+    assert records.filter(metric="share")["site"].n_unique() == 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -23,7 +24,6 @@ from tangentlens.errors import InputError
 from tangentlens.runs.run import open_run
 
 app = typer.Typer(
-    help="See how a language model's representation space takes shape while it learns.",
     epilog="Example: tangentlens demo, then open runs/demo/report.html",
     no_args_is_help=True,
     add_completion=False,
@@ -56,6 +56,21 @@ def _fail(message: str, code: int) -> int:
     return code
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"tangentlens {importlib.metadata.version('tangentlens')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
+    ] = False,
+) -> None:
+    """See how a language model's representation space takes shape while it learns."""
+
+
 @app.command(epilog="Example: tangentlens demo --out runs/demo --seed 1")
 def demo(
     out: Annotated[Path, typer.Option(help="Run directory; an unfinished run there is gone on with.")] = Path(
@@ -68,7 +83,7 @@ def demo(
     rank: Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")] = 16,
     steps: Annotated[int, typer.Option(min=2, help="Training steps of each model.")] = 257,
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak learning rate.")] = 1.5e-3,
-    seed: Annotated[int, typer.Option(min=0, help="Same seed, same numbers.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed, same numbers.")] = 0,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -100,12 +115,12 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML file, and print the findings."""
-    from tangentlens.report.findings import findings, share_table
+    from tangentlens.report.findings import findings, read_runs, share_table
     from tangentlens.report.page import write_report
 
     opened = [open_run(path) for path in runs]
     page = write_report(opened, out or opened[0].path / "report.html")
-    records = pl.concat([run.records for run in opened])
+    records = read_runs(opened)
     found = findings(records)
     if as_json:
         told = {"runs": [str(path) for path in runs], "report": str(page), "findings": [asdict(f) for f in found]}
@@ -113,10 +128,12 @@ def report(
     elif not quiet:
         console = Console(highlight=False)
         _print_table(console, share_table(records))
-        for model, sentences in groupby(found, key=lambda finding: finding.model):
-            console.print(f"\n[bold]{escape(model)}[/bold]")
+        for (run, model), sentences in groupby(found, key=lambda finding: (finding.run, finding.model)):
+            console.print(f"\n[bold]{escape(model)}[/bold] ({escape(run)})")
+            bullets = Table.grid(padding=(0, 1))
             for finding in sentences:
-                console.print(f"  • {escape(finding.text)}")
+                bullets.add_row(" •", escape(finding.text))
+            console.print(bullets)
         console.print(f"\nRun:    {', '.join(str(path) for path in runs)}\nReport: {page}", soft_wrap=True)
 
 
@@ -159,9 +176,9 @@ def _progress(models: tuple[str, ...], steps: int, hidden: bool) -> Iterator[Cal
 
 
 def _print_table(console: Console, frame: pl.DataFrame) -> None:
-    title = "Share of the gradient, last step, mean over sites; 95% intervals over sequences"
+    title = "Share of the gradient, mean over sites; 95% intervals over sequences"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    shown = frame.drop("step") if frame["run"].n_unique() > 1 else frame.drop("step", "run")
+    shown = frame if frame["run"].n_unique() > 1 else frame.drop("run")
     for name in shown.columns:
         table.add_column(name)
     for row in shown.iter_rows():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -20,7 +22,7 @@ from tangentlens.capture.sites import find_sites
 from tangentlens.errors import InputError
 from tangentlens.measures import MEAN_SITE, SiteMeasures, mean_records, measure_site, site_records
 from tangentlens.runs.records import Record
-from tangentlens.runs.run import Run, create_run
+from tangentlens.runs.run import Run, check_same, create_run
 
 
 class Lens:
@@ -64,7 +66,7 @@ class Lens:
         self.model = model
         self.sites = find_sites(model, sites)
         self.rank = rank
-        self.every = every
+        self.every = [int(due) for due in every] if isinstance(every, Iterable) else int(every)
         self.name = name
         self.objective = objective or objective_of(model)
         self.bins = None if counts is None else FrequencyBins.of(torch.as_tensor(counts))
@@ -72,22 +74,31 @@ class Lens:
         self.seed = seed
         self.current = step
         self.tokens_seen: int | Tensor = tokens_seen
-        self.run = run if isinstance(run, Run) else self._open_run(Path(run))
+        self.run = run if isinstance(run, Run) else create_run(run, {})
+        self._claim(fresh=not isinstance(run, Run))
         self._capture: Capture | None = None
         self._counter: RemovableHandle | None = None
 
-    def _open_run(self, path: Path) -> Run:
-        every = self.every if isinstance(self.every, int) else list(self.every)
-        sites = {site.name: f"{site.side} of {type(site.module).__name__}" for site in self.sites}
-        run = create_run(
-            path, {"model": self.name, "sites": sites, "rank": self.rank, "every": every, "seed": self.seed}
-        )
-        if self.current == 0 and not run.records.is_empty():
-            raise InputError(
-                f"{path} must be empty for a training that starts at step 0, but holds one already; choose another "
-                "folder, delete this one, or pass step= and tokens_seen= to go on from a checkpoint"
-            )
-        return run
+    def _claim(self, fresh: bool) -> None:
+        """Put the settings under the model's name in the manifest; another lens of that name is not overwritten."""
+        settings = {
+            "sites": {site.name: f"{site.side} of {type(site.module).__name__}" for site in self.sites},
+            "rank": self.rank,
+            "every": self.every,
+            "seed": self.seed,
+            "objective": self.objective,
+            "exclude": list(self.exclude),
+            "bins": None if self.bins is None else hashlib.sha256(str(self.bins.bin_of.tolist()).encode()).hexdigest(),
+        }
+        known = self.run.manifest.get("lenses", {}).get(self.name)
+        if known is not None:
+            check_same(self.run.path, known, settings)
+            if fresh and self.current == 0 and not self.run.records.is_empty():
+                raise InputError(
+                    f"{self.run.path} must be empty for a training that starts at step 0, but holds one; choose "
+                    "another folder, delete this one, or pass step= and tokens_seen= to go on from a checkpoint"
+                )
+        self.run.describe("lenses", {self.name: settings})
 
     def __enter__(self) -> Lens:
         self._counter = self.model.register_forward_pre_hook(self._count_tokens, with_kwargs=True)
@@ -117,14 +128,19 @@ class Lens:
         if self._counter is None:
             raise InputError("lens.step() must be called inside `with Lens(...) as lens:`, but is not; open that block")
         if self._capture is not None:
-            capture = self._capture
+            capture, step = self._capture, self.current
             self._disarm()
-            troubles = self._measure(capture, loss)
+            try:
+                troubles = self._measure(capture, loss)
+            finally:
+                self._advance()
             if troubles:
                 sites = ", ".join(troubles)
-                warnings.warn(
-                    f"step {self.current} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2
-                )
+                warnings.warn(f"step {step} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2)
+        else:
+            self._advance()
+
+    def _advance(self) -> None:
         self.current += 1
         self._arm()
 
@@ -138,9 +154,9 @@ class Lens:
             self._capture = None
 
     def _count_tokens(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if torch.is_grad_enabled():
+        if model.training and torch.is_grad_enabled():
             # A sum stays on the device: no step waits for it.
-            self.tokens_seen = self.tokens_seen + read_batch(args, kwargs).keep.sum()
+            self.tokens_seen = self.tokens_seen + read_batch(model, args, kwargs).keep.sum()
 
     @torch.no_grad()
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
@@ -169,10 +185,14 @@ class Lens:
 
 
 def _check_settings(rank: Any, every: Any) -> None:
-    if not isinstance(rank, int) or rank < 1:
+    if not isinstance(rank, Integral) or rank < 1:
         raise InputError(f"rank must be a whole number of at least 1, but is {rank!r}")
-    steps = [every] if isinstance(every, int) else list(every) if isinstance(every, Iterable) else []
-    if not steps or not all(isinstance(step, int) for step in steps) or (isinstance(every, int) and every < 1):
+    steps = list(every) if isinstance(every, Iterable) else [every]
+    if (
+        not steps
+        or not all(isinstance(step, Integral) for step in steps)
+        or (isinstance(every, Integral) and every < 1)
+    ):
         raise InputError(f"every must be a whole number of at least 1, or a list of steps, but is {every!r}")
 
 

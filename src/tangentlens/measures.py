@@ -86,8 +86,8 @@ def _dimension_record(about: Record, found: IntrinsicDimension, over: str) -> Re
 
 
 def mean_records(about: Record, found: Sequence[SiteMeasures]) -> Iterator[Record]:
-    """Anisotropy and shares on average over sites; sites of different widths have no such mean."""
-    if len({site.test.dim for site in found}) > 1:
+    """Anisotropy and shares on average over sites; sites of different widths or tokens have no such mean."""
+    if len({(site.test.dim, site.n, len(site.anisotropy)) for site in found}) > 1:
         return
     spread = torch.stack([site.anisotropy for site in found]).mean(dim=0)
     yield _estimate(replace(about, quantity="activation", n=found[0].n), "anisotropy", share_jackknife(spread))

@@ -71,3 +71,12 @@ def test_the_normal_control_has_what_the_proxy_leaves(generator):
 def test_a_rank_beyond_the_room_is_refused(generator):
     with pytest.raises(InputError, match="between 1 and 4, the dimension of the room for it, but is 5"):
         chance(torch.randn(9, 6, generator=generator), 5, within=haar(4, generator, dim=6))
+
+
+def test_p_values_against_the_normal_control_are_uniform_for_subspaces_in_its_room(generator):
+    g, proxy = gradients(torch.arange(1, 25) ** -1.0, generator), haar(4, generator, dim=24)
+    room = proxy.complement()
+    known = chance(g, 4, 1, room)
+    p = np.array([known.p_value(share(g, haar(4, generator, room))) for _ in range(2000)])
+    assert (p < 0.05).mean() == pytest.approx(0.05, abs=0.016)
+    assert (p < 0.5).mean() == pytest.approx(0.5, abs=0.05)

@@ -63,3 +63,22 @@ def test_it_covers_when_tokens_of_a_sequence_depend_on_each_other(generator):
         found = share_jackknife(replicate(lambda c: c[:2, :2].trace() / c.trace(), parts))
         covered += found.low <= 1 / 3 <= found.high
     assert 180 <= covered <= 199
+
+
+def test_groups_that_hold_none_of_the_rows_are_not_counted(generator):
+    """Three of sixteen groups hold the rows: as good as three groups, not sixteen."""
+    x = torch.randn(60, 6, generator=generator, dtype=torch.float64)
+    few, many = (group_products(x, torch.arange(60) // 20 * step, 3 * step) for step in (1, 5))
+    energy = lambda c: c[:2, :2].trace() / c.trace()  # noqa: E731
+    present = many.diagonal(dim1=1, dim2=2).sum(dim=1) > 0
+    expected = share_jackknife(replicate(energy, few))
+    found = share_jackknife(replicate(energy, many), present)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_one_group_that_outweighs_all_others_does_not_cancel_them(generator):
+    x = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    x[:10] *= 1e12
+    replicates = replicate(lambda c: c[0, 0] / c.trace(), group_products(x, torch.arange(40) // 10, 4))
+    rest = x[10:].square().sum(dim=0)
+    assert float(replicates[1]) == pytest.approx(float(rest[0] / rest.sum()))

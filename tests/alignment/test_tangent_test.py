@@ -96,7 +96,8 @@ def test_a_bin_without_gradients_is_left_out_and_the_rest_stays():
 def test_average_over_equal_sites_is_one_sites_result():
     test = tangent_test(*planted("tangent"), rank=4)
     mean = average([test, test, test])
-    assert mean.share() == test.share()
+    assert mean.share().low == pytest.approx(test.share().low)
+    assert mean.share().value == pytest.approx(test.share().value)
     assert mean.log_ratio("normal", 2.0).low == pytest.approx(test.log_ratio("normal", 2.0).low)
 
 
@@ -114,3 +115,18 @@ def test_bad_input_says_what_to_do():
         tangent_test(activations, torch.zeros_like(gradients), sequences, rank=4)
     with pytest.raises(InputError, match="among normal, random, pca, but magic came"):
         tangent_test(activations, gradients, sequences, rank=4, controls=["magic"])
+
+
+def test_the_contrast_is_between_the_outermost_bins_or_there_is_none():
+    activations, gradients, sequences = planted("anywhere")
+    tokens = torch.arange(800) % 2 + 1
+    bins = FrequencyBins.of(torch.tensor([100, 200, 300, 400]), n_bins=4)
+    test = tangent_test(activations, gradients, sequences, tokens, rank=4, bins=bins)
+    assert len({cell.freq_bin for cell in test.shares}) == 3
+    assert test.frequency_log_ratio("input") is None
+
+
+def test_targets_that_are_not_known_have_no_bins():
+    activations, gradients, sequences = planted("tangent")
+    table = tangent_test(activations, gradients, sequences, targets=torch.full((800,), -100), rank=4).table
+    assert set(table["freq_bin"]) == {"all"}

@@ -156,3 +156,78 @@ def test_a_plain_module_works_with_a_positional_argument():
     with Capture(model, sites) as capture:
         model(torch.arange(12).reshape(3, 4)).square().sum().backward()
     assert [capture.rows(site).gradients.shape for site in sites] == [(12, 8)] * 4
+
+
+def test_with_padding_every_row_is_that_of_its_own_token():
+    model, batch = tiny_model(), tiny_batch(batch=4, length=8)
+    mask = torch.ones(4, 8, dtype=torch.long)
+    mask[1, :3] = 0
+    mask[3, 6:] = 0
+    expected = reference(model, {**batch, "attention_mask": mask})[1]
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site]) as capture:
+        model(**batch, attention_mask=mask).loss.backward()
+    rows = capture.rows(site)
+    assert torch.equal(rows.activations, expected[0][mask.bool()])
+    torch.testing.assert_close(rows.gradients, expected[1][mask.bool()])
+
+
+def test_a_mask_counts_however_it_is_passed():
+    model, batch = tiny_model(), tiny_batch(batch=4, length=8)
+    mask = torch.ones(4, 8, dtype=torch.long)
+    mask[1, :3] = 0
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site]) as capture:
+        model(batch["input_ids"], mask, labels=batch["labels"]).loss.backward()
+    assert len(capture.rows(site).tokens) == 4 * 8 - 3
+
+
+def test_several_backward_passes_through_one_forward_pass_add_up():
+    model, batch = tiny_model(), tiny_batch()
+    site = find_sites(model, "resid.1")[0]
+    found = []
+    for together in (True, False):
+        with Capture(model, [site]) as capture:
+            out = model(**batch)
+            a, b = out.loss, out.logits.square().mean()
+            if together:
+                (a + b).backward()
+            else:
+                a.backward(retain_graph=True)
+                b.backward()
+        found.append(capture.rows(site))
+    assert len(found[1].tokens) == len(found[0].tokens)
+    torch.testing.assert_close(found[1].gradients, found[0].gradients)
+
+
+def test_a_backward_pass_after_the_rows_were_taken_is_harmless():
+    model = tiny_model()
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site]) as capture:
+        first, second = (model(**tiny_batch(seed)).loss for seed in (0, 1))
+        first.backward()
+        assert len(capture.rows(site).tokens) == 96
+        second.backward()
+
+
+def test_a_module_that_runs_several_times_in_one_pass_is_refused():
+    class Shared(Plain):
+        def forward(self, ids):
+            x = self.embed(ids)
+            for _ in range(3):
+                x = x + self.blocks[0](x).tanh()
+            return x
+
+    model = Shared()
+    site = find_sites(model, "blocks.0")[0]
+    with Capture(model, [site]) as capture:
+        model(torch.arange(12).reshape(3, 4)).square().sum().backward()
+    with pytest.raises(InputError, match="must run once in a forward pass"):
+        capture.rows(site)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda model: torch.compile(model, backend="eager")])
+def test_a_wrapped_model_has_the_objective_of_what_is_inside(wrap):
+    assert objective_of(wrap(tiny_model())) == "causal"
+    assert objective_of(wrap(tiny_model("encoder"))) == "masked"
+    assert objective_of(Plain()) is None

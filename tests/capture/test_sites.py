@@ -40,6 +40,13 @@ def test_module_paths_and_globs_are_sites_too():
     assert names(model, ["resid.1", "resid.*"]) == ["resid.0", "resid.1", "resid.2"]
 
 
+def test_a_portable_name_means_the_same_in_every_model():
+    model = nn.ModuleDict(
+        {"blocks": nn.ModuleList([nn.Linear(4, 4)]), "norm": nn.LayerNorm(4), "final": nn.Linear(4, 9)}
+    )
+    assert isinstance(find_sites(model, "final")[0].module, nn.LayerNorm)
+
+
 def test_an_unknown_site_names_the_nearest():
     with pytest.raises(InputError, match=r"'resid.9' does not; the nearest are resid.\d"):
         find_sites(tiny_model(), "resid.9")

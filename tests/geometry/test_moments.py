@@ -79,3 +79,18 @@ def test_what_cannot_be_added_is_refused_and_nothing_is_lost(x, says):
 def test_moments_of_nothing_have_no_covariance():
     with pytest.raises(InputError, match="seen no rows"):
         Moments(4).covariance()
+
+
+def test_the_rounding_of_a_mean_in_fp32_is_put_back():
+    """At an offset of 1e6 fp32 holds the mean to 0.06 only, which would add to every entry of the covariance."""
+    x = (rows(2000, 3, 0) + 1e6).float()
+    truth = np.cov(x.double().numpy().T, bias=True)
+    np.testing.assert_allclose(Moments.of(x).covariance(), truth, atol=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e25])
+def test_squares_that_fp32_cannot_hold_are_not_lost(scale):
+    x = rows(200, 4, 0).float()
+    np.testing.assert_allclose(
+        Moments.of(x * scale).covariance() / scale**2, Moments.of(x).covariance(), rtol=1e-4, atol=1e-6
+    )

@@ -38,3 +38,10 @@ def test_distinct_rows_are_numpys_uniques(dtype, generator):
 def test_numbers_widened_from_a_short_format_do_not_collide(generator):
     x = torch.randn(20_000, 2, generator=generator).bfloat16().double()
     assert len(distinct_rows(x)) == len(np.unique(x.numpy(), axis=0))
+
+
+def test_clusters_far_apart_in_fp32_keep_their_neighbours(generator):
+    x = torch.randn(1000, 5, generator=generator)
+    x[500:] += 1e4
+    _, expected = cKDTree(x.double().numpy()).query(x.double().numpy(), k=3)
+    np.testing.assert_array_equal(nearest(x, 2)[1], expected[:, 1:])

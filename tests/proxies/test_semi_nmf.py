@@ -115,3 +115,28 @@ def test_transform_is_scipys_non_negative_least_squares():
     fit = SemiNMF(4).fit(x)
     expected = [nnls(fit.components_.T.numpy(), row)[0] for row in (x - fit.mean_).numpy()]
     np.testing.assert_allclose(fit.transform(x), expected, atol=0.01)
+
+
+def test_the_error_counts_what_the_projection_left_out():
+    x = data(300, 60)
+    fit = SemiNMF(3).fit(x)
+    rest = x - fit.mean_ - fit.codes_ @ fit.components_
+    assert fit.error_ == pytest.approx(float(rest.square().sum() / (x - fit.mean_).square().sum()), rel=1e-9)
+
+
+def test_a_concepts_length_does_not_decide_the_rank():
+    fit = SemiNMF(3).fit(data())
+    fit.components_ = fit.components_ * torch.tensor([[1.0], [1e-9], [1e9]])
+    assert fit.subspace().rank == 3
+
+
+def test_exactly_low_rank_rows_are_fitted_to_no_less_than_zero():
+    x = (data(200, 2) @ torch.randn(2, 30, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).float()
+    assert 0 <= SemiNMF(4).fit(x).error_ < 1e-5
+
+
+def test_equal_rows_are_equal_also_where_their_mean_is_rounded():
+    with pytest.raises(InputError, match="all are equal"):
+        SemiNMF(2).fit(torch.full((7, 3), 0.1))
+    with pytest.raises(InputError, match="max_iter must be at least 1"):
+        SemiNMF(2, max_iter=0).fit(data())

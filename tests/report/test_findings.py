@@ -1,8 +1,11 @@
+import math
+
 import polars as pl
 import pytest
 
-from tangentlens.report.findings import findings, share_table
+from tangentlens.report.findings import findings, read_runs, share_table
 from tangentlens.runs.records import Record, as_frame
+from tangentlens.runs.run import create_run
 
 
 def cell(metric, value, low=None, high=None, **about):
@@ -10,12 +13,16 @@ def cell(metric, value, low=None, high=None, **about):
     return Record(**{**defaults, **about}, metric=metric, value=value, ci_low=low, ci_high=high)
 
 
-def shares(step, proxy, ratio, low):
+def shares(step, proxy, ratio, low, p_values=(0.9,)):
     return [
         cell("share", proxy, proxy - 0.05, proxy + 0.05, variant="semi_nmf", order=1.0, step=step),
         cell("share", 0.125, 0.125, 0.125, variant="random", order=1.0, step=step),
         cell("log_ratio", ratio, low, ratio + 0.1, variant="normal", order=1.0, step=step),
         cell("log_ratio", 0.0, -0.1, 0.1, variant="pca", order=1.0, step=step),
+        *(
+            cell("p_value", p, variant="random", order=1.0, step=step, site=f"resid.{i}")
+            for i, p in enumerate(p_values)
+        ),
     ]
 
 
@@ -34,16 +41,13 @@ def test_ratios_are_called_above_below_or_not_told_apart_by_their_intervals():
 
 def test_emergence_is_told_from_three_steps_on():
     steps = [record for step, low in ((0, -0.1), (1, 0.2), (2, 0.3)) for record in shares(step, 0.3, 0.5, low)]
-    assert "from step 1 on; since it was first above, it was so at 2 of 2" in texts(*steps)
-    assert "stays above" not in texts(*steps[:8])
+    assert "is above the mean of the normal control from step 1 on" in texts(*steps)
+    assert "the mean of the normal control" not in texts(*(step for step in steps if step.step < 2))
 
 
 def test_sites_above_chance_are_corrected_for_their_number():
-    records = [
-        cell("p_value", p, variant="random", order=1.0, step=step, site=f"resid.{i}")
-        for step, values in ((0, (0.04, 0.2, 0.5, 0.9)), (9, (0.001, 0.002, 0.003, 0.9)))
-        for i, p in enumerate(values)
-    ]
+    p_values = {0: (0.04, 0.2, 0.5, 0.9), 5: (0.5,) * 4, 9: (0.001, 0.002, 0.003, 0.9), 12: (math.nan,) * 4}
+    records = [record for step, p in p_values.items() for record in shares(step, 0.3, 0.5, 0.2, p)]
     assert "at 0 of 4 sites at step 0 and at 3 of 4 sites at step 9" in texts(*records)
 
 
@@ -60,7 +64,7 @@ def test_the_table_sets_the_proxy_beside_its_controls():
     table = share_table(as_frame("r", shares(3, 0.2, 0.1, 0.0) + shares(8, 0.3, 0.7, 0.5)))
     assert table.rows() == [
         ("r", "m", 8, "energy", "semi_nmf", "0.300 [0.250, 0.350]", ""),
-        ("r", "m", 8, "energy", "random", "0.125 [0.125, 0.125]", ""),
+        ("r", "m", 8, "energy", "random", "0.125", ""),
     ]
 
 
@@ -68,6 +72,43 @@ def test_the_table_has_the_proxys_ratio_to_each_control():
     pca = cell("share", 0.3, 0.2, 0.4, variant="pca", order=1.0, step=8)
     table = share_table(as_frame("r", [*shares(8, 0.3, 0.7, 0.5), pca]))
     assert table.filter(subspace="pca")["proxy / it"].to_list() == ["1.00 [0.905, 1.11]"]
+
+
+def test_a_turn_in_between_is_told():
+    about = {"quantity": "activation", "rank": None}
+    values = {0: (0.2, 0.1, 0.3), 5: (0.8, 0.7, 0.9), 9: (0.5, 0.4, 0.6)}
+    said = texts(*(cell("anisotropy", *value, step=step, **about) for step, value in values.items()))
+    assert (
+        "goes from 0.200 [0.100, 0.300] (step 0) to a peak of 0.800 [0.700, 0.900] (step 5) and ends at 0.500" in said
+    )
+
+
+def test_a_few_percent_are_given_no_direction():
+    close = cell("log_ratio", -0.007, -0.01, -0.004, variant="pca", order=1.0, step=8)
+    said = texts(*(r for r in shares(8, 0.3, 0.7, 0.5) if r.variant != "pca"), close)
+    assert "about as much as pca (0.993 [0.990, 0.996] times)" in said
+    assert "nothing beyond it" in said
+
+
+@pytest.mark.parametrize(("low", "word"), [(0.1, "is above"), (-0.1, "is not told apart from")])
+def test_frequent_tokens_are_called_above_by_the_interval(low, word):
+    assert word in texts(cell("frequency_log_ratio", 0.3, low, 0.5, variant="semi_nmf", order=1.0, freq_bin="target"))
+
+
+def test_the_last_step_is_the_last_that_was_measured_and_the_others_are_named():
+    missing = cell("unmeasured", 1.0, variant="too few sequences", step=9)
+    said = texts(*shares(8, 0.3, 0.7, 0.5), missing)
+    assert "At step 8 the rank-4 proxy" in said
+    assert "Not measured everywhere at steps 9: too few sequences." in said
+
+
+def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
+    runs = [create_run(tmp_path / place / "run", {}) for place in "ab"]
+    for run in runs:
+        run.write("x", shares(8, 0.3, 0.7, 0.5))
+    assert read_runs(runs)["run"].unique().sort().to_list() == [str(tmp_path / place / "run") for place in "ab"]
+    assert share_table(read_runs(runs)).height == 4
+    assert read_runs(runs[:1])["run"].unique().to_list() == ["run"]
 
 
 def test_records_without_shares_give_no_findings_and_an_empty_table():

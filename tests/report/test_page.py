@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 from tangentlens import InputError
-from tangentlens.report.figures import FIGURES, draw_all
+from tangentlens.report.figures import FIGURES, draw_all, share_over_depth
 from tangentlens.report.page import write_report
-from tangentlens.runs.records import Record
+from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
 from tangentlens.studies.study import run_study
 from tiny import TINY
@@ -112,3 +112,27 @@ def test_a_figure_without_its_data_skips_itself(tmp_path):
 def test_a_run_without_records_is_refused(tmp_path):
     with pytest.raises(InputError, match="nothing was measured yet"):
         write_report([create_run(tmp_path / "run", {})], tmp_path / "x.html")
+
+
+def test_error_bars_reach_from_the_lower_to_the_upper_end_of_the_interval(run):
+    records = run.records.filter(metric="share", site="resid.1", freq_bin="all", variant="semi_nmf", order=1.0)
+    line = next(t for t in share_over_depth(run.records).plot.data if t.name.startswith("tangent proxy"))
+    place = list(line.x).index("resid.1")
+    last = records.filter(step=2, model="decoder").row(0, named=True)
+    assert line.y[place] + line.error_y.array[place] == pytest.approx(last["ci_high"])
+    assert line.y[place] - line.error_y.arrayminus[place] == pytest.approx(last["ci_low"])
+
+
+def test_the_title_counts_sites_by_the_lower_end(tmp_path):
+    about = {"model": "m", "quantity": "gradient", "metric": "share", "order": 1.0}
+    records = [
+        Record(**about, site=f"resid.{i}", depth=i / 2, variant=variant, value=value, ci_low=low, ci_high=value)
+        for i, low in enumerate((0.1, 0.2, 0.2))
+        for variant, value, low in (("semi_nmf", 0.3, low), ("random", 0.125, 0.125))
+    ]
+    assert "at 2 of 3 sites" in share_over_depth(as_frame("r", records)).title
+
+
+def test_a_folder_is_not_a_report(run, tmp_path):
+    with pytest.raises(InputError, match=r"must be a file, but .* is a folder"):
+        write_report([run], tmp_path)

@@ -1,5 +1,7 @@
+import contextlib
 import json
 import os
+import random
 import resource
 import subprocess
 import sys
@@ -186,3 +188,42 @@ for action in (lambda: make_directory(path / "new"), lambda: write_whole(path / 
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True)
     assert done.stdout.count("Permission denied") == 2, done.stdout + done.stderr
     assert open_run(tmp_path / "run").manifest["format"] == 1
+
+
+def test_names_that_start_with_a_dot_are_read_back(run):
+    run.write("../models/x", [record(step=4)])
+    assert run.records["step"].to_list() == [4]
+
+
+def test_a_moved_run_has_the_name_of_its_folder(run):
+    run.write("a", [record()])
+    moved = run.path.rename(run.path.with_name("moved"))
+    assert open_run(moved).records["run"].to_list() == ["moved"]
+
+
+def test_a_manifest_without_a_configuration_is_refused(run):
+    for broken in ({"format": 1}, {"format": 1, "config": None}):
+        (run.path / "manifest.json").write_text(json.dumps(broken))
+        with pytest.raises(InputError, match="must be a run's manifest"):
+            open_run(run.path)
+
+
+@pytest.mark.parametrize(("name", "says"), [("x" * 300, "File name too long"), ("r\udcff", "can be printed")])
+def test_names_that_no_file_can_have_are_refused(name, says, tmp_path):
+    with pytest.raises(InputError, match=says):
+        create_run(tmp_path / name, {})
+    assert not list(tmp_path.iterdir())
+
+
+def test_randomly_damaged_parts_never_end_in_a_traceback(run):
+    run.write("a", [record(step=step) for step in range(50)])
+    part = run.path / "records" / "a.parquet"
+    sound = part.read_bytes()
+    dice = random.Random(0)
+    for _ in range(300):
+        damaged = bytearray(sound)
+        for _ in range(dice.randint(1, 20)):
+            damaged[dice.randrange(len(damaged))] = dice.randrange(256)
+        part.write_bytes(damaged)
+        with contextlib.suppress(InputError):
+            run.records  # noqa: B018

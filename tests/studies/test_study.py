@@ -32,7 +32,7 @@ def test_every_site_step_and_control_of_both_models_is_there(whole):
     assert counts.height == 2 * len(TINY.schedule()) * (TINY.layers + 2)
     assert counts["len"].unique().to_list() == [4 * 2]
     for metric in ("anisotropy", "intrinsic_dimension"):
-        found = records.filter(metric=metric, quantity="activation").filter(pl.col("site") != "mean")
+        found = records.filter(metric=metric, quantity="activation", variant="").filter(pl.col("site") != "mean")
         assert found.height == 2 * len(TINY.schedule()) * (TINY.layers + 1)
     for model in ("decoder", "encoder"):
         bins = records.filter(model=model, metric="share")["freq_bin"].unique()

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 
+N_BINS = 4
+
 
 @dataclass(frozen=True, eq=False)
 class FrequencyBins:
@@ -22,7 +24,7 @@ class FrequencyBins:
     n_bins: int
 
     @classmethod
-    def of(cls, counts: Int[Tensor, "vocabulary"], n_bins: int = 4) -> FrequencyBins:
+    def of(cls, counts: Int[Tensor, "vocabulary"], n_bins: int = N_BINS) -> FrequencyBins:
         """Bins of equal token mass from counts by token id.
 
         >>> FrequencyBins.of(torch.tensor([0, 100, 50, 25, 25]), n_bins=2).bin_of.tolist()

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from scipy import stats
 from torch import Tensor
 
 from tangentlens.errors import InputError
+from tangentlens.geometry.rows import product
 
 
 @dataclass(frozen=True)
@@ -36,18 +37,19 @@ def sequence_groups(sequences: Int[Tensor, "n"], n_groups: int) -> Int[Tensor, "
 
 def group_products(rows: Float[Tensor, "n d"], groups: Int[Tensor, "n"], n_groups: int) -> Float[Tensor, "g d d"]:
     """X^T X of each group's rows, in fp64; zero for a group without any."""
-    members = [rows[groups == group] for group in range(n_groups)]
-    return torch.stack([(x.T @ x).double() for x in members])
+    return torch.stack([product(rows[groups == group]) for group in range(n_groups)])
 
 
 def replicate(statistic: Callable[[Tensor], Tensor], parts: Float[Tensor, "g ..."]) -> Float[Tensor, "g_plus_1"]:
     """`statistic` of the sum of all parts, then of the sum without each one: what `jackknife` takes.
 
+    The parts are summed anew each time: a difference would cancel where one part outweighs all others.
+
     Functions of replicates (ratios, means over sites) are taken entry by entry, so their intervals see that the same
     sequences stand behind all of them.
     """
-    total = parts.sum(dim=0)
-    return torch.stack([statistic(total)] + [statistic(total - part) for part in parts])
+    without = [torch.cat([parts[:i], parts[i + 1 :]]).sum(dim=0) for i in range(len(parts))]
+    return torch.stack([statistic(total) for total in (parts.sum(dim=0), *without)])
 
 
 def anisotropy_replicates(
@@ -67,8 +69,12 @@ def anisotropy_replicates(
     return replicate(leading_share, group_products(extended, groups, int(groups.max()) + 1))
 
 
-def jackknife(replicates: Float[Tensor, "g_plus_1"]) -> Interval:
+def jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] | None = None) -> Interval:
     """A 95% interval from `replicate`d values.
+
+    Args:
+        replicates: The value, then the value without each group.
+        present: Which groups hold any of the rows; a group that holds none is no observation of them.
 
     >>> rows = torch.tensor([1.0, 2.0, 3.0, 6.0], dtype=torch.float64)
     >>> means = torch.stack([rows.mean()] + [rows[rows != row].mean() for row in rows])
@@ -76,13 +82,15 @@ def jackknife(replicates: Float[Tensor, "g_plus_1"]) -> Interval:
     3.00 [-0.437, 6.44]
     """
     value, left_out = float(replicates[0]), replicates[1:].double()
+    if present is not None:
+        left_out = left_out[present]
     g = len(left_out)
     error = math.sqrt((g - 1) / g * float((left_out - left_out.mean()).square().sum()))
     reach = float(stats.t.ppf(0.975, g - 1)) * error
     return Interval(value, value - reach, value + reach)
 
 
-def share_jackknife(replicates: Float[Tensor, "g_plus_1"]) -> Interval:
+def share_jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] | None = None) -> Interval:
     """The same for shares: symmetric in log-odds, so that it stays between 0 and 1."""
-    odds = jackknife(torch.logit(replicates.double(), eps=1e-12))
+    odds = jackknife(torch.logit(replicates.double(), eps=1e-12), present)
     return Interval(*torch.tensor([odds.value, odds.low, odds.high], dtype=torch.float64).sigmoid().tolist())

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tangentlens.alignment.chance import chance
-from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.frequency import N_BINS, FrequencyBins
 from tangentlens.alignment.intervals import (
     Interval,
     group_products,
@@ -52,16 +52,18 @@ class TangentTest:
     shares: Mapping[Cell, Float[Tensor, "g_plus_1"]]
     p_values: Mapping[Cell, float]
     n_tokens: Mapping[str, int]
+    present: Mapping[str, Bool[Tensor, "g"]]
+    n_bins: int
     subspaces: Mapping[str, Subspace]
 
     def share(self, variant: str = PROXY, order: float = 1.0, freq_bin: str = "all") -> Interval:
         """The share with its 95% interval over test sequences."""
-        return share_jackknife(self.shares[Cell(variant, order, freq_bin)])
+        return share_jackknife(self.shares[Cell(variant, order, freq_bin)], self.present[freq_bin])
 
     def log_ratio(self, control: str, order: float = 1.0, freq_bin: str = "all") -> Interval:
         """ln(share of the proxy / share of the control) with its 95% interval over test sequences."""
         proxy, other = (self.shares[Cell(variant, order, freq_bin)] for variant in (PROXY, control))
-        return jackknife(_log(proxy) - _log(other))
+        return jackknife(_log(proxy) - _log(other), self.present[freq_bin])
 
     @property
     def fitted(self) -> list[str]:
@@ -70,8 +72,11 @@ class TangentTest:
 
     def frequency_log_ratio(self, kind: str = "target", order: float = 1.0, variant: str = PROXY) -> Interval | None:
         """ln(share on the most frequent tokens / share on the rarest); None if it was not binned so."""
-        found = [self.shares[cell] for cell in self.shares if cell[:2] == (variant, order) and kind in cell.freq_bin]
-        return jackknife(_log(found[-1]) - _log(found[0])) if len(found) > 1 else None
+        rarest, most = (Cell(variant, order, f"{kind}.{end}") for end in (0, self.n_bins - 1))
+        if rarest not in self.shares or most not in self.shares:
+            return None
+        present = self.present[most.freq_bin] | self.present[rarest.freq_bin]
+        return jackknife(_log(self.shares[most]) - _log(self.shares[rarest]), present)
 
     @property
     def table(self) -> pl.DataFrame:
@@ -181,17 +186,22 @@ def tangent_test(
     groups = sequence_groups(ids[~fit], n_groups)
     binned = {kind: of[~fit] for kind, of in binned.items()}
     shares: dict[Cell, Tensor] = {}
-    n_tokens = {}
+    n_tokens, present = {}, {}
     for freq_bin, chosen in _selections(binned, bins, len(groups), ids.device):
-        cells = _shares(grads[~fit][chosen], groups[chosen], int(groups.max()) + 1, fitted, controls)
-        shares |= {Cell(variant, order, freq_bin): values for (variant, order), values in cells.items()}
+        parts = group_products(grads[~fit][chosen], groups[chosen], int(groups.max()) + 1)
+        present[freq_bin] = parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0
         n_tokens[freq_bin] = int(chosen.sum())
+        if int(present[freq_bin].sum()) >= 2:
+            cells = _shares(parts, fitted, controls)
+            shares |= {Cell(variant, order, freq_bin): values for (variant, order), values in cells.items()}
     if not any(cell.freq_bin == "all" for cell in shares):
         raise InputError(
             "the gradients of at least 2 groups of test sequences must not be zero, but fewer are; "
             "check that this site is in the loss, or pass more sequences"
         )
-    return TangentTest(proxy.rank, proxy.dim, shares, _p_values(grads[~fit], shares, proxy, controls), n_tokens, fitted)
+    p_values = _p_values(grads[~fit], shares, proxy, controls)
+    n_bins = bins.n_bins if bins else N_BINS
+    return TangentTest(proxy.rank, proxy.dim, shares, p_values, n_tokens, present, n_bins, fitted)
 
 
 def first_half(sequences: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:
@@ -212,7 +222,9 @@ def average(tests: Iterable[TangentTest]) -> TangentTest:
     cells = [cell for cell in tests[0].shares if all(cell in test.shares for test in tests)]
     shares = {cell: torch.stack([test.shares[cell] for test in tests]).mean(dim=0) for cell in cells}
     ranks = {test.rank for test in tests}
-    return TangentTest(ranks.pop() if len(ranks) == 1 else None, tests[0].dim, shares, {}, tests[0].n_tokens, {})
+    rank = ranks.pop() if len(ranks) == 1 else None
+    present = {name: torch.stack([test.present[name] for test in tests]).any(dim=0) for name in tests[0].present}
+    return TangentTest(rank, tests[0].dim, shares, {}, tests[0].n_tokens, present, tests[0].n_bins, {})
 
 
 def _selections(
@@ -220,6 +232,8 @@ def _selections(
 ) -> Iterator[tuple[str, Bool[Tensor, "n"]]]:
     yield "all", torch.ones(n, dtype=torch.bool, device=device)
     for kind, ids in binned.items():
+        if not (ids >= 0).any():
+            continue
         used = bins or FrequencyBins.of(ids[ids >= 0].bincount())
         index = used.assign(ids)
         for number in range(used.n_bins):
@@ -227,16 +241,9 @@ def _selections(
 
 
 def _shares(
-    grads: Float[Tensor, "n d"],
-    groups: Int[Tensor, "n"],
-    n_groups: int,
-    fitted: Mapping[str, Subspace],
-    controls: Sequence[str],
+    parts: Float[Tensor, "g d d"], fitted: Mapping[str, Subspace], controls: Sequence[str]
 ) -> dict[tuple[str, float], Float[Tensor, "g_plus_1"]]:
-    """Replicates for every variant and order; none if fewer than two groups have a gradient."""
-    parts = group_products(grads, groups, n_groups)
-    if int((parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0).sum()) < 2:
-        return {}
+    """Replicates for every variant and order."""
     rank, dim = fitted[PROXY].rank, fitted[PROXY].dim
     found = {}
     for order in ORDERS:

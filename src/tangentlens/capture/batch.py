@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -32,22 +33,31 @@ class Batch:
 Objective = Literal["causal", "masked"]
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside of `torch.compile` and data-parallel wrappers."""
+    inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+    return unwrapped(inner) if isinstance(inner, nn.Module) else model
+
+
 def objective_of(model: nn.Module) -> Objective | None:
     """What a Hugging Face class says of itself by its name; None for any other."""
-    name = type(model).__name__
-    if name.endswith(("ForCausalLM", "LMHeadModel")):
+    name = type(unwrapped(model)).__name__
+    if name.endswith(("ForCausalLM", "GPT2LMHeadModel")):
         return "causal"
     return "masked" if name.endswith("ForMaskedLM") else None
 
 
 def read_batch(
+    model: nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     exclude: Sequence[int] = (),
     objective: Objective | None = None,
 ) -> Batch:
-    """The batch that a model is called with; tokens in `exclude` do not count."""
-    given = kwargs.get("input_ids", args[0] if args else None)
+    """The batch that `model` is called with; tokens in `exclude` do not count."""
+    named = inspect.signature(unwrapped(model).forward).bind_partial(*args, **kwargs).arguments
+    named |= named.pop("kwargs", {})
+    given = named.get("input_ids", args[0] if args else None)
     if not isinstance(given, Tensor) or given.is_floating_point() or given.ndim != 2:
         came = f"{tuple(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
         raise InputError(
@@ -55,12 +65,12 @@ def read_batch(
             f"{came} came; call it with token ids"
         )
     tokens = given.detach().long()
-    mask = kwargs.get("attention_mask")
+    mask = named.get("attention_mask")
     # A mask of more dimensions says which positions see which, not which are there.
     keep = mask.bool() if isinstance(mask, Tensor) and mask.shape == tokens.shape else torch.ones_like(tokens).bool()
     for token in exclude:
         keep = keep & (tokens != token)
-    return Batch(tokens, _targets(tokens, kwargs.get("labels"), objective), keep)
+    return Batch(tokens, _targets(tokens, named.get("labels"), objective), keep)
 
 
 def _targets(tokens: Tensor, labels: Any, objective: Objective | None) -> Tensor:

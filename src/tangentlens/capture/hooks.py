@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
@@ -29,12 +29,27 @@ class Rows:
 
 
 @dataclass(eq=False)
+class _Piece:
+    """What one forward pass left at a site, and the gradient that has come for it so far."""
+
+    batch: Batch
+    first_sequence: int
+    activations: Float[Tensor, "n d"]
+    gradients: Float[Tensor, "n d"] | None = None
+
+    def add(self, gradient: Tensor) -> None:
+        """Several backward passes through one forward pass add up, as they do in any parameter's gradient."""
+        kept = gradient[self.batch.keep]
+        self.gradients = kept if self.gradients is None else self.gradients + kept
+
+
+@dataclass(eq=False)
 class Capture:
     """A context in which every backward pass through `model` leaves rows for each site.
 
-    The gradient hook sits on the very tensor that flows on, so it fires once for each backward pass through it:
-    evaluation, passes that are never back-propagated and the first pass of activation checkpointing leave nothing.
-    Hooks read and copy; they never change what flows.
+    The gradient hook sits on the very tensor that flows on, so it fires for each backward pass through it: evaluation,
+    passes that are never back-propagated and the first pass of activation checkpointing leave nothing. Hooks read and
+    copy; they never change what flows.
 
     Args:
         model: The model in training.
@@ -47,9 +62,8 @@ class Capture:
     sites: Sequence[Site]
     exclude: Sequence[int] = ()
     objective: Objective | None = None
-    _pieces: dict[str, list[Rows]] = field(default_factory=dict)
+    _pieces: dict[str, list[_Piece]] = field(default_factory=dict)
     _handles: list[RemovableHandle] = field(default_factory=list)
-    n_backward: int = 0
     _batch: Batch | None = None
     _first: int = 0
     _sequences: int = 0
@@ -71,19 +85,38 @@ class Capture:
             handle.remove()
         self._handles.clear()
 
+    def _with_gradient(self, site: Site) -> list[_Piece]:
+        return [piece for piece in self._pieces[site.name] if piece.gradients is not None]
+
+    @property
+    def n_backward(self) -> int:
+        """How many forward passes have been back-propagated."""
+        return max((len(self._with_gradient(site)) for site in self.sites), default=0)
+
     def rows(self, site: Site) -> Rows:
         """The rows of a site, which are then forgotten."""
-        pieces = self._pieces.pop(site.name)
+        pieces = self._with_gradient(site)
         if not pieces:
             raise InputError(
                 f"{site} must be in the loss, but no gradient came through it since the last step; call backward "
                 "before lens.step(), check that the site is not frozen, or choose other sites"
             )
-        return Rows(**{part.name: torch.cat([getattr(piece, part.name) for piece in pieces]) for part in fields(Rows)})
+        if len({id(piece.batch) for piece in pieces}) < len(pieces):
+            raise InputError(
+                f"{site} must run once in a forward pass, but runs several times (shared layers?); choose other sites"
+            )
+        self._pieces[site.name] = []
+        return Rows(
+            activations=torch.cat([piece.activations for piece in pieces]),
+            gradients=torch.cat([piece.gradients for piece in pieces if piece.gradients is not None]),
+            sequences=torch.cat([piece.batch.sequences(piece.first_sequence) for piece in pieces]),
+            tokens=torch.cat([piece.batch.tokens[piece.batch.keep] for piece in pieces]),
+            targets=torch.cat([piece.batch.targets[piece.batch.keep] for piece in pieces]),
+        )
 
     def _read_batch(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.is_grad_enabled():
-            self._batch = read_batch(args, kwargs, self.exclude, self.objective)
+            self._batch = read_batch(model, args, kwargs, self.exclude, self.objective)
             self._first = self._sequences
             self._sequences += len(self._batch.tokens)
 
@@ -111,16 +144,9 @@ class Capture:
                 f"{None if hidden is None else tuple(hidden.shape)}; choose another site"
             )
         if hidden.requires_grad:
-            # The gradient of this tensor is complete when the hook fires; only kept rows are copied.
-            kept, sequences = hidden.detach()[batch.keep], batch.sequences(self._first)
-
-            def keep_rows(gradient: Tensor) -> None:
-                keep = batch.keep
-                rows = Rows(kept, gradient[keep], sequences, batch.tokens[keep], batch.targets[keep])
-                self._pieces[site.name].append(rows)
-                self.n_backward = max(self.n_backward, len(self._pieces[site.name]))
-
-            hidden.register_hook(keep_rows)
+            piece = _Piece(batch, self._first, hidden.detach()[batch.keep])
+            self._pieces[site.name].append(piece)
+            hidden.register_hook(piece.add)
 
 
 def _is_hidden(value: Any) -> bool:

@@ -43,7 +43,8 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
         raise InputError(f"the model must be a torch.nn.Module, but is a {type(model).__name__}; load it first")
     portable = {site.name: site for site in _portable_sites(model)}
     paths = {name: Site(name, module, "output") for name, module in model.named_modules() if name}
-    known = portable | paths
+    # A portable name means the same in every model, so it wins over a module that happens to have it.
+    known = portable | paths | portable
     chosen: dict[str, Site] = {}
     for pattern in [wanted] if isinstance(wanted, str) else wanted:
         found = [name for name in known if _matches(name, pattern)]
@@ -95,10 +96,11 @@ def _blocks(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
     outermost: list[nn.ModuleList | nn.Sequential] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
-        if isinstance(module, nn.ModuleList | nn.Sequential) and module not in inside:
-            if len({type(block) for block in module}) == 1:
-                outermost.append(module)
-                inside |= set(module.modules())
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or module in inside:
+            continue
+        if len({type(block) for block in module}) == 1:
+            outermost.append(module)
+            inside |= set(module.modules())
     return max(outermost, key=len, default=None)
 
 

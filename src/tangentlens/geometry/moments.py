@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.rows import as_rows
+from tangentlens.geometry.rows import as_rows, product
 
 
 class Moments:
@@ -49,7 +49,7 @@ class Moments:
             centred = rows - mean.to(rows.dtype)
             # The mean was rounded to the rows' precision, so what is left of it is put back exactly.
             rest = centred.mean(dim=0, dtype=torch.float64)
-            scatter = (centred.T @ centred).double() - len(rows) * torch.outer(rest, rest)
+            scatter = product(centred) - len(rows) * torch.outer(rest, rest)
             self._add(len(rows), mean, scatter)
         return self
 

@@ -7,30 +7,29 @@ from torch import Tensor
 from tangentlens.errors import InputError
 
 _BLOCK = 1024
-_SPARE = 4
 
 
 def nearest(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[Tensor, "n k"], Int[Tensor, "n k"]]:
     """Distances from each row to its `k` nearest others, ascending, in fp64, and which rows those are.
 
-    Candidates come from |x|^2 + |y|^2 - 2xy around the mean, which is fast but loses digits; the distances to a few
-    more candidates than asked for are then taken exactly.
+    The neighbours are found by |x|^2 + |y|^2 - 2xy around the mean, in fp64: in fp32 it confuses neighbours as soon as
+    clusters lie far apart. It still loses digits, so the distances to those found are taken from the differences.
     """
     if len(rows) <= k:
         raise InputError(f"{k} neighbours need at least {k + 1} rows, but {len(rows)} came; pass more tokens")
-    centred = rows - rows.mean(dim=0)
+    centred = rows.double()
+    centred = centred - centred.mean(dim=0)
     norms = centred.square().sum(dim=1)
-    found = []
+    distances, indices = [], []
     for start in range(0, len(rows), _BLOCK):
         block = centred[start : start + _BLOCK]
         squares = norms - 2 * (block @ centred.T)
         own = torch.arange(len(block), device=rows.device)
         squares[own, start + own] = torch.inf
-        candidates = squares.topk(min(k + _SPARE, len(rows) - 1), dim=1, largest=False).indices
-        here = rows[start : start + _BLOCK, None].double()
-        exact, order = (rows[candidates].double() - here).norm(dim=2).sort(dim=1)
-        found.append((exact[:, :k], candidates.gather(1, order)[:, :k]))
-    distances, indices = zip(*found, strict=True)
+        found = squares.topk(k, dim=1, largest=False).indices
+        exact, order = (rows[found].double() - rows[start : start + _BLOCK, None].double()).norm(dim=2).sort(dim=1)
+        distances.append(exact)
+        indices.append(found.gather(1, order))
     return torch.cat(distances), torch.cat(indices)
 
 

@@ -1,5 +1,6 @@
 """What counts as rows: the one check that all measures share."""
 
+import math
 from typing import Any
 
 import torch
@@ -33,3 +34,12 @@ def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
             "look for a diverged loss or an overflow in half precision, or drop those rows"
         )
     return rows
+
+
+def product(rows: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
+    """X^T X in fp64, multiplied in the rows' own precision at unit scale: squares neither overflow nor vanish."""
+    largest = float(rows.abs().amax()) if rows.numel() else 0.0
+    # A power of two scales without rounding.
+    scale = 2.0 ** math.frexp(largest)[1]
+    unit = rows / scale
+    return (unit.T @ unit).double() * scale**2

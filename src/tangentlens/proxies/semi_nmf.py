@@ -65,14 +65,18 @@ class SemiNMF:
                 f"n_components must be between 1 and {min(rows.shape)}, the smaller side of the {tuple(rows.shape)} "
                 f"rows, but is {k}"
             )
-        mean = rows.mean(dim=0) if self.center else torch.zeros_like(rows[0])
+        if self.max_iter < 1:
+            raise InputError(f"max_iter must be at least 1, but is {self.max_iter}")
+        mean = rows.mean(dim=0, dtype=torch.float64).to(rows) if self.center else torch.zeros_like(rows[0])
         centred = rows - mean
-        energy = float(centred.square().sum(dtype=torch.float64))
-        if energy == 0:
+        energy = float(centred.double().square().sum())
+        # What is left of equal rows is the rounding of their mean.
+        rounding = 8 * torch.finfo(rows.dtype).eps
+        if energy <= rounding**2 * float(rows.double().square().sum()):
             raise InputError("rows must differ for concepts to exist, but all are equal; check the site and the mask")
         directions = _leading_directions(centred, min(2 * k + 16, rows.shape[1]))
         reduced = centred @ directions
-        lost = energy - float(reduced.square().sum(dtype=torch.float64))
+        lost = max(energy - float(reduced.double().square().sum()), 0.0)
         dictionary = _starting_rows(reduced, k, self.seed)
         codes = torch.zeros(len(rows), k, dtype=rows.dtype, device=rows.device)
         error = torch.inf
@@ -80,7 +84,7 @@ class SemiNMF:
             _improve_codes(codes, reduced, dictionary)
             dictionary = _best_dictionary(codes, reduced)
             previous, error = error, (_residual(codes, reduced, dictionary) + lost) / energy
-            if previous - error <= self.tol * error:
+            if previous - error <= self.tol * max(error, 1e-6):
                 break
         self.components_ = dictionary @ directions.T
         self.codes_ = codes

@@ -16,7 +16,8 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from tangentlens.alignment.tangent_test import PROXY
-from tangentlens.measures import MEAN_SITE
+from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
+from tangentlens.report.findings import last_measured
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 VARIANTS = {
@@ -26,9 +27,15 @@ VARIANTS = {
     "normal": ("normal: random, orthogonal to the proxy", "#000000", "solid"),
 }
 ORDERS = {1.0: "energy share (order 1)", 2.0: "anisotropy share (order 2)"}
-GEOMETRY = {"anisotropy": "anisotropy", "intrinsic_dimension": "intrinsic dimension"}
+GEOMETRY = {
+    "anisotropy": "anisotropy",
+    "intrinsic_dimension": "dimension, all tokens",
+    ONE_PER_TYPE: "dimension, one row per type",
+}
 _BLUES = ("#B9D6EE", "#7FB2DA", "#3C87C0", "#0B4F8A")
-OVER_SEQUENCES = "95% jackknife intervals over sequences of the step's batch; the fitted subspaces are held fixed"
+OVER_SEQUENCES = (
+    "95% jackknife intervals over the test sequences of the step's batch; the fitted subspaces are held fixed"
+)
 
 
 @dataclass(frozen=True)
@@ -52,7 +59,7 @@ def share_over_training(records: pl.DataFrame) -> Figure | None:
 
 def share_over_depth(records: pl.DataFrame) -> Figure | None:
     """Proxy and controls over depth at the last step."""
-    rows = _last(_shares(records)).filter(pl.col("depth").is_not_null(), pl.col("freq_bin") == "all")
+    rows = last_measured(_shares(records)).filter(pl.col("depth").is_not_null(), pl.col("freq_bin") == "all")
     if rows["depth"].n_unique() < 2:
         return None
     plot = _grid(
@@ -71,9 +78,9 @@ def share_over_depth(records: pl.DataFrame) -> Figure | None:
 
 
 def share_by_frequency(records: pl.DataFrame) -> Figure | None:
-    """The proxy's share by token-frequency bin, by input and by target token, at the last step."""
-    rows = _last(_shares(records)).filter(
-        pl.col("variant") == PROXY, pl.col("freq_bin").str.contains(".", literal=True)
+    """The share of proxy and pca by token-frequency bin, by input and by target token, at the last step."""
+    rows = last_measured(_shares(records)).filter(
+        pl.col("variant").is_in([PROXY, "pca"]), pl.col("freq_bin").str.contains(r"\.\d+$")
     )
     if rows.is_empty():
         return None
@@ -86,45 +93,53 @@ def share_by_frequency(records: pl.DataFrame) -> Figure | None:
     ).filter(pl.col("preference") == pl.col("preference").max().over("run", "model", "order", "kind"))
     colours = {"target": "#009E73", "input": "#CC79A7"}
 
-    def draw(kind: str, line: pl.DataFrame) -> list[go.Scatter]:
-        where = line["site"][0]
-        label = f"by {kind} token" + ("" if where == MEAN_SITE else f", at {where}")
-        return [_bars(line, "bin", label, colours[kind])]
+    def draw(line_key: str, line: pl.DataFrame) -> list[go.Scatter]:
+        variant, kind = line_key.split(" ")
+        return [_bars(line, "bin", f"{VARIANTS[variant][0]}, by {kind} token", colours[kind], VARIANTS[variant][2])]
 
-    plot = _grid(rows.sort("bin", maintain_order=True), "order", ORDERS, "kind", draw)
+    rows = rows.with_columns(line=pl.concat_str("variant", "kind", separator=" "))
+    plot = _grid(rows.sort("bin", maintain_order=True), "order", ORDERS, "line", draw)
     bins = rows["bin"].unique().sort().to_list()
     names = ["rarest", *(str(number + 1) for number in bins[1:-1]), "most frequent"]
     plot.update_xaxes(tickvals=bins, ticktext=names)
+    single = rows.filter(pl.col("site") != MEAN_SITE).select("model_label", "kind", "site").unique(maintain_order=True)
+    where = "".join(f" {label} by {kind} token: at {site} only." for label, kind, site in single.rows())
     caption = (
-        "Bins hold equal token mass of the corpus, so the frequent ones hold few types; mean over sites unless said. "
-        f"Bars: {OVER_SEQUENCES}."
+        "Bins hold equal token mass of the corpus, so the frequent ones hold few types. Mean over sites."
+        f"{where} Bars: {OVER_SEQUENCES}."
     )
-    return Figure(_frequency_title(records), caption, _styled(plot, 560))
+    return Figure(_frequency_title(records), caption, _styled(plot, 600))
 
 
 def geometry_over_depth(records: pl.DataFrame) -> Figure | None:
     """Anisotropy and intrinsic dimension of activations over depth, early and late in training."""
     rows = _labelled(records).filter(
-        pl.col("quantity") == "activation", pl.col("metric").is_in(list(GEOMETRY)), pl.col("depth").is_not_null()
+        pl.col("quantity") == "activation",
+        pl.col("metric").is_in(["anisotropy", "intrinsic_dimension"]),
+        pl.col("depth").is_not_null(),
     )
     if rows["depth"].n_unique() < 2:
         return None
+    rows = rows.with_columns(panel=pl.when(pl.col("variant") == "").then(pl.col("metric")).otherwise(pl.col("variant")))
     steps = _spaced(rows["step"].unique().sort().to_list(), len(_BLUES))
     colours = dict(zip(steps, _BLUES[-len(steps) :], strict=True))
     plot = _grid(
-        rows.filter(pl.col("step").is_in(steps)).sort("metric", "step", "depth", maintain_order=True),
-        "metric",
+        rows.filter(pl.col("step").is_in(steps)).sort("panel", "step", "depth", maintain_order=True),
+        "panel",
         GEOMETRY,
         "step",
         lambda step, line: [_bars(line, "site", f"step {step}", colours[step])],
     )
     # The input's dimension is of another order than the stream's, so only a log axis shows both.
-    plot.update_yaxes(type="log", row=2)
+    for row in (2, 3):
+        plot.update_yaxes(type="log", tickvals=[1, 2, 5, 10, 20, 50, 100, 200], row=row)
     caption = (
-        f"Anisotropy: {OVER_SEQUENCES}. Intrinsic dimension: exact 95% intervals of TwoNN over distinct tokens, which "
-        "take tokens as independent. Equal rows, as at the input where a row is a token type, are dropped first."
+        "Anisotropy: 95% jackknife intervals over the step's sequences. Dimension: TwoNN on distinct rows, with 95% "
+        "intervals over tokens or over types, rows linked by nearest-neighbour steps counting as one. Over all tokens, "
+        "a row's neighbours are mostly other occurrences of its own token, so the middle panels tell how such "
+        "occurrences spread; the lower ones, with the first occurrence of each type, how types do."
     )
-    return Figure(_anisotropy_title(rows), caption, _styled(plot, 620))
+    return Figure(_anisotropy_title(rows), caption, _styled(plot, 820))
 
 
 def training(records: pl.DataFrame) -> Figure | None:
@@ -163,10 +178,6 @@ def _labelled(records: pl.DataFrame) -> pl.DataFrame:
 def _shares(records: pl.DataFrame) -> pl.DataFrame:
     rows = _labelled(records).filter(pl.col("metric") == "share", pl.col("variant").is_in(list(VARIANTS)))
     return rows.sort(pl.col("variant").cast(pl.Enum(list(VARIANTS))), "order", "step", maintain_order=True)
-
-
-def _last(rows: pl.DataFrame) -> pl.DataFrame:
-    return rows.filter(pl.col("step") == pl.col("step").max().over("run", "model"))
 
 
 def _models(rows: pl.DataFrame) -> list[str]:
@@ -215,7 +226,7 @@ def _step_axis(plot: go.Figure, rows: pl.DataFrame) -> None:
     """Steps on a log axis that has room for step 0."""
     steps = rows["step"].unique().sort().to_list()
     plot.update_xaxes(type="log", tickvals=[step + 1 for step in steps], ticktext=steps)
-    plot.update_xaxes(title_text="training step", row=len(plot._grid_ref))
+    plot.update_xaxes(title_text="training step (log scale)", row=len(plot._grid_ref))
 
 
 def _band(line: pl.DataFrame, label: str, colour: str, dash: str = "solid") -> Iterator[go.Scatter]:
@@ -270,7 +281,7 @@ def _styled(plot: go.Figure, height: int) -> go.Figure:
 
 
 def _share_title(rows: pl.DataFrame) -> str:
-    last = _last(rows).filter(pl.col("order") == 1)
+    last = last_measured(rows).filter(pl.col("order") == 1)
     told = []
     for (model,), cells in last.group_by(["model_label"], maintain_order=True):
         value = dict(zip(cells["variant"], cells["value"], strict=True))
@@ -281,7 +292,7 @@ def _share_title(rows: pl.DataFrame) -> str:
 
 def _anisotropy_title(rows: pl.DataFrame) -> str:
     told = []
-    last = _last(rows).filter(pl.col("metric") == "anisotropy").sort("value")
+    last = last_measured(rows).filter(pl.col("metric") == "anisotropy").sort("value")
     for (model,), cells in last.group_by(["model_label"], maintain_order=True):
         low, high = cells.row(0, named=True), cells.row(-1, named=True)
         told.append(f"{model} {low['value']:.2f} ({low['site']}) to {high['value']:.2f} ({high['site']})")
@@ -289,8 +300,8 @@ def _anisotropy_title(rows: pl.DataFrame) -> str:
 
 
 def _frequency_title(records: pl.DataFrame) -> str:
-    rows = _last(_labelled(records)).filter(
-        pl.col("metric") == "frequency_log_ratio",
+    rows = last_measured(_labelled(records).filter(pl.col("metric") == "frequency_log_ratio")).filter(
+        pl.col("variant") == PROXY,
         pl.col("site") == MEAN_SITE,
         pl.col("order") == 1,
         pl.col("freq_bin") == "target",

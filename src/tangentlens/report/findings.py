@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,13 @@ from scipy import stats
 from tangentlens.alignment.intervals import Interval
 from tangentlens.alignment.tangent_test import PROXY
 from tangentlens.alignment.verdict import emergence
-from tangentlens.measures import MEAN_SITE
+from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
+from tangentlens.runs.run import Run
 
 CONTROLS = ("normal", "random", "pca")
+
+# A log-ratio nearer to 0 than this is called 'about as much': 5%.
+CLOSE = 0.05
 
 Row = dict[str, Any]
 
@@ -37,18 +41,33 @@ def findings(records: pl.DataFrame) -> list[Finding]:
     return found
 
 
+def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
+    """The records of all runs, under their names, or under their paths where two have the same name."""
+    names = [run.name for run in runs]
+    clash = len(set(names)) < len(names)
+    labels = [str(run.path) if clash else run.name for run in runs]
+    return pl.concat([run.records.with_columns(run=pl.lit(label)) for run, label in zip(runs, labels, strict=True)])
+
+
+def last_measured(rows: pl.DataFrame) -> pl.DataFrame:
+    """Only the last step of each model; to be asked of rows of one metric, which not every step may have."""
+    return rows.filter(pl.col("step") == pl.col("step").max().over("run", "model"))
+
+
 def _sentences(rows: pl.DataFrame) -> Iterator[str]:
-    last = rows.filter(pl.col("step") == pl.col("step").max())
     yield from _loss(rows)
-    for order, what in ((1.0, "energy"), (2.0, "anisotropy")):
-        yield from _share(last, order, what)
+    for order, what in ((1.0, "energy (order 1)"), (2.0, "anisotropy (order 2)")):
+        yield from _share(rows, order, what)
+    yield from _variance(rows)
     yield from _emergence(rows)
-    yield from _above_chance(rows)
-    yield from _frequency(last)
-    yield from _change(rows, "anisotropy", MEAN_SITE, "Anisotropy of the activations, on average over sites,")
+    yield from _frequency(rows)
+    yield from _change(rows, "anisotropy", "", MEAN_SITE, "Anisotropy of the activations, on average over sites,")
     middle = _middle_site(rows)
     if middle:
-        yield from _change(rows, "intrinsic_dimension", middle, f"Intrinsic dimension of the activations at {middle}")
+        for variant, what in (("", "over all tokens"), (ONE_PER_TYPE, "with one row per token type")):
+            about = f"Intrinsic dimension of the activations at {middle}, {what},"
+            yield from _change(rows, "intrinsic_dimension", variant, middle, about)
+    yield from _unmeasured(rows)
 
 
 def _loss(rows: pl.DataFrame) -> Iterator[str]:
@@ -61,95 +80,126 @@ def _loss(rows: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def _share(last: pl.DataFrame, order: float, what: str) -> Iterator[str]:
-    rows = last.filter(pl.col("site") == MEAN_SITE, pl.col("order") == order, pl.col("freq_bin") == "all")
-    shares = {row["variant"]: row for row in rows.filter(pl.col("metric") == "share").iter_rows(named=True)}
-    ratios = {row["variant"]: row for row in rows.filter(pl.col("metric") == "log_ratio").iter_rows(named=True)}
+def _cells(rows: pl.DataFrame, metric: str, order: float = 1.0, site: str = MEAN_SITE) -> pl.DataFrame:
+    return rows.filter(
+        pl.col("metric") == metric, pl.col("site") == site, pl.col("order") == order, pl.col("freq_bin") == "all"
+    )
+
+
+def _share(rows: pl.DataFrame, order: float, what: str) -> Iterator[str]:
+    shares = {row["variant"]: row for row in last_measured(_cells(rows, "share", order)).iter_rows(named=True)}
+    ratios = {row["variant"]: row for row in last_measured(_cells(rows, "log_ratio", order)).iter_rows(named=True)}
     if PROXY not in shares:
         return
     proxy = shares[PROXY]
+    rank = "" if proxy["rank"] is None else f"rank-{proxy['rank']} "
+    chance = f" (chance {shares['random']['value']:.3g})" if "random" in shares else ""
+    told = "; ".join(
+        f"{_word(ratios[name])} {name} ({_ratio(ratios[name])} times)" for name in CONTROLS if name in ratios
+    )
     yield (
-        f"At step {proxy['step']} the rank-{proxy['rank']} proxy takes {_interval(proxy)} of the gradient's {what} on "
-        f"average over sites (chance {shares['random']['value']:.3g}): "
-        + "; ".join(_comparison(name, ratios[name]) for name in CONTROLS if name in ratios)
-        + "."
+        f"At step {proxy['step']} the {rank}proxy takes {_interval(proxy)} of the gradient's {what} on average over "
+        f"sites{chance}{': ' if told else ''}{told}."
     )
 
 
-def _comparison(control: str, ratio: Row) -> str:
-    low, high = ratio["ci_low"], ratio["ci_high"]
-    word = "more than" if low > 0 else "less than" if high < 0 else "not told apart from"
-    return f"{word} {control} ({_ratio(ratio)} times)"
+def _word(ratio: Row) -> str:
+    """Fitted subspaces are held fixed in these intervals, so a few percent are not given a direction."""
+    if ratio["ci_low"] > -CLOSE and ratio["ci_high"] < CLOSE:
+        return "about as much as"
+    return "more than" if ratio["ci_low"] > 0 else "less than" if ratio["ci_high"] < 0 else "not told apart from"
+
+
+def _variance(rows: pl.DataFrame) -> Iterator[str]:
+    for row in last_measured(_cells(rows, "log_ratio")).filter(pl.col("variant") == "pca").iter_rows(named=True):
+        if row["ci_low"] < CLOSE:
+            yield (
+                "The top-variance directions of the same activations (pca) do as well or better, so the shares show a "
+                "preference for directions of high variance and nothing beyond it."
+            )
 
 
 def _emergence(rows: pl.DataFrame) -> Iterator[str]:
-    ratios = rows.filter(
-        pl.col("metric") == "log_ratio",
-        pl.col("site") == MEAN_SITE,
-        pl.col("variant") == "normal",
-        pl.col("order") == 1,
-        pl.col("freq_bin") == "all",
-    ).sort("step")
-    if ratios.height < 3:
+    """Against the control's mean, over sequences; and whether a random subspace would have done as well."""
+    ratios = _cells(rows, "log_ratio").filter(pl.col("variant") == "normal").sort("step")
+    p_values = rows.filter(
+        pl.col("metric") == "p_value", pl.col("variant") == "random", pl.col("order") == 1, pl.col("value").is_finite()
+    )
+    steps = ratios.join(p_values.select("step").unique(), on="step", how="semi")["step"].to_list()
+    if len(steps) < 3:
         return
     seen = emergence(ratios["step"].to_list(), ratios["ci_low"].to_list())
-    if seen.step is None:
-        yield "Its energy share does not stay above the normal control's."
-    else:
-        yield (
-            f"Its energy share stays above the normal control's from step {seen.step} on; since it was first above, "
-            f"it was so at {seen.held} of {seen.later} measured steps."
-        )
-
-
-def _above_chance(rows: pl.DataFrame) -> Iterator[str]:
-    """An interval over sequences takes the proxy as given; this asks whether a random one would have done as well."""
-    p_values = rows.filter(
-        pl.col("metric") == "p_value", pl.col("variant") == "random", pl.col("order") == 1, pl.col("freq_bin") == "all"
+    above = (
+        "does not stay above the mean of the normal control"
+        if seen.step is None
+        else f"is above the mean of the normal control from step {seen.step} on"
     )
-    steps = p_values["step"].unique().sort().to_list()
-    if len(steps) < 2:
-        return
     counts = []
     for step in (steps[0], steps[-1]):
         values = p_values.filter(pl.col("step") == step)["value"].to_numpy()
-        above = int((stats.false_discovery_control(values) < 0.05).sum())
-        counts.append(f"{above} of {len(values)} sites at step {step}")
+        rare = int((stats.false_discovery_control(values) < 0.05).sum())
+        counts.append(f"{rare} of {len(values)} sites at step {step}")
     yield (
-        f"A random subspace would be unlikely to take that much energy at {counts[0]} and at {counts[1]} "
+        f"Its energy share {above} (intervals over sequences, not corrected for the number of steps). "
+        f"A random subspace would rarely take as much at {counts[0]} and at {counts[1]} "
         "(5% level, Benjamini-Hochberg over sites)."
     )
 
 
-def _frequency(last: pl.DataFrame) -> Iterator[str]:
+def _frequency(rows: pl.DataFrame) -> Iterator[str]:
+    contrasts = rows.filter(
+        pl.col("metric") == "frequency_log_ratio", pl.col("site") == MEAN_SITE, pl.col("order") == 1
+    )
     for kind in ("target", "input"):
-        rows = last.filter(
-            pl.col("metric") == "frequency_log_ratio",
-            pl.col("site") == MEAN_SITE,
-            pl.col("order") == 1,
-            pl.col("freq_bin") == kind,
-        )
-        for row in rows.iter_rows(named=True):
+        last = last_measured(contrasts.filter(pl.col("freq_bin") == kind))
+        ratios = {row["variant"]: row for row in last.iter_rows(named=True)}
+        if PROXY in ratios:
+            row = ratios[PROXY]
             word = "above" if row["ci_low"] > 0 else "below" if row["ci_high"] < 0 else "not told apart from"
+            pca = f"; pca's is {_ratio(ratios['pca'])} times" if "pca" in ratios else ""
             yield (
                 f"By {kind} token, the proxy's energy share on the most frequent quarter of the text is {word} that on "
-                f"the rarest ({_ratio(row)} times)."
+                f"the rarest ({_ratio(row)} times{pca})."
             )
 
 
-def _change(rows: pl.DataFrame, metric: str, site: str, what: str) -> Iterator[str]:
-    series = rows.filter(pl.col("metric") == metric, pl.col("quantity") == "activation", pl.col("site") == site).sort(
-        "step"
+def _change(rows: pl.DataFrame, metric: str, variant: str, site: str, what: str) -> Iterator[str]:
+    series = (
+        rows.filter(pl.col("metric") == metric, pl.col("quantity") == "activation", pl.col("site") == site)
+        .filter(pl.col("variant") == variant)
+        .sort("step")
     )
     if series.height < 2:
         return
     first, last = series.row(0, named=True), series.row(-1, named=True)
-    apart = first["ci_high"] < last["ci_low"] or last["ci_high"] < first["ci_low"]
-    direction = "rises" if first["value"] < last["value"] else "falls"
-    yield (
-        f"{what} {direction + ' from' if apart else 'is not told apart between'} {_interval(first)} "
-        f"(step {first['step']}) {'to' if apart else 'and'} {_interval(last)} (step {last['step']})."
-    )
+    highest, lowest = (series.sort("value").row(place, named=True) for place in (-1, 0))
+    for turn, name, beyond in ((highest, "peak", _below), (lowest, "low", _above)):
+        if beyond(first, turn) and beyond(last, turn):
+            yield f"{what} goes from {_at(first)} to a {name} of {_at(turn)} and ends at {_at(last)}."
+            return
+    if _below(first, last) or _above(first, last):
+        yield f"{what} {'rises' if _below(first, last) else 'falls'} from {_at(first)} to {_at(last)}."
+    else:
+        yield f"{what} is not told apart between {_at(first)} and {_at(last)}."
+
+
+def _unmeasured(rows: pl.DataFrame) -> Iterator[str]:
+    missing = rows.filter(pl.col("metric") == "unmeasured").sort("step")
+    if missing.height:
+        steps = ", ".join(str(step) for step in missing["step"].unique().sort())
+        yield f"Not measured everywhere at steps {steps}: {missing['variant'][0]}."
+
+
+def _below(a: Row, b: Row) -> bool:
+    return bool(a["ci_high"] < b["ci_low"])
+
+
+def _above(a: Row, b: Row) -> bool:
+    return _below(b, a)
+
+
+def _at(row: Row) -> str:
+    return f"{_interval(row)} (step {row['step']})"
 
 
 def _middle_site(rows: pl.DataFrame) -> str | None:
@@ -161,7 +211,9 @@ def _middle_site(rows: pl.DataFrame) -> str | None:
 
 
 def _interval(row: Row) -> str:
-    return repr(Interval(row["value"], row["ci_low"], row["ci_high"]))
+    """A value that is known exactly, as chance is, has no interval."""
+    exact = row["ci_low"] == row["ci_high"]
+    return f"{row['value']:#.3g}" if exact else repr(Interval(row["value"], row["ci_low"], row["ci_high"]))
 
 
 def _ratio(row: Row) -> str:
@@ -169,13 +221,11 @@ def _ratio(row: Row) -> str:
 
 
 def share_table(records: pl.DataFrame) -> pl.DataFrame:
-    """Proxy beside controls at each model's last step, on average over sites, as text with intervals."""
+    """Proxy beside controls at each model's last measured step, on average over sites, as text with intervals."""
     key = ["run", "model", "step", "order", "variant"]
-    rows = records.filter(pl.col("site") == MEAN_SITE, pl.col("freq_bin") == "all").filter(
-        pl.col("step") == pl.col("step").max().over("run", "model")
-    )
+    rows = records.filter(pl.col("site") == MEAN_SITE, pl.col("freq_bin") == "all")
     estimate = pl.struct("value", "ci_low", "ci_high")
-    shares = rows.filter(pl.col("metric") == "share").select(*key, share=_told(estimate, _interval))
+    shares = last_measured(rows.filter(pl.col("metric") == "share")).select(*key, share=_told(estimate, _interval))
     ratios = rows.filter(pl.col("metric") == "log_ratio").select(*key, ratio=_told(estimate, _ratio))
     return (
         shares.join(ratios, on=key, how="left")

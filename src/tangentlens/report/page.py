@@ -13,16 +13,18 @@ import polars as pl
 
 from tangentlens.errors import InputError
 from tangentlens.report.figures import draw_all
-from tangentlens.report.findings import findings, share_table
+from tangentlens.report.findings import findings, read_runs, share_table
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.runs.run import Run
 
 
 def write_report(runs: Sequence[Run], out: Path) -> Path:
     """Draw what the runs hold into the file `out`."""
-    records = pl.concat([run.records for run in runs])
+    records = read_runs(runs)
     if records.is_empty():
         raise InputError(f"{', '.join(str(run.path) for run in runs)} must hold records, but nothing was measured yet")
+    if out.is_dir():
+        raise InputError(f"the report must be a file, but {out} is a folder; name a file in it, such as report.html")
     make_directory(out.parent)
     write_whole(out, _page(runs, records).encode())
     return out

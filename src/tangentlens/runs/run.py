@@ -36,7 +36,8 @@ class Run:
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        # The run stays where it is, whatever folder the process moves to.
+        self.path = path.absolute()
 
     @property
     def name(self) -> str:
@@ -87,26 +88,32 @@ class Run:
         except safetensors.SafetensorError as error:
             raise InputError(
                 f"{path} must be a safetensors file, but cannot be read ({error}); "
-                "delete it and run again: what it held is made anew"
+                "delete it; a checkpoint that is gone is trained again from the start"
             ) from error
 
     def _read_part(self, part: Path, n_parts: int) -> pl.DataFrame:
         try:
             return pl.read_parquet(part).select(SCHEMA.names()).cast(SCHEMA)
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             raise InputError(
                 f"{part} must be a Parquet part of the records, but cannot be read (truncated?); the other "
-                f"{n_parts - 1} parts are untouched, delete this one and run again: what it held is measured anew"
+                f"{n_parts - 1} parts are untouched: move this one away to read them; if what it held is needed, make "
+                "the run anew in another folder"
             ) from error
 
     def _part(self, name: str) -> Path:
-        return self.path / "records" / f"{quote(name, safe='@=')}.parquet"
+        return self.path / "records" / f"{_file_name(name)}.parquet"
 
     def _tensors(self, name: str) -> Path:
-        return self.path / "tensors" / f"{quote(name, safe='@=')}.safetensors"
+        return self.path / "tensors" / f"{_file_name(name)}.safetensors"
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+
+def _file_name(name: str) -> str:
+    """Any name as a plain file's: no folders, and not hidden."""
+    return quote(name, safe="@=").replace(".", "%2E", name.startswith("."))
 
 
 def open_run(path: str | Path) -> Run:
@@ -118,12 +125,17 @@ def open_run(path: str | Path) -> Run:
 def create_run(path: str | Path, config: Mapping[str, Any]) -> Run:
     """Make a run directory for `config`, or go on with the one that is there if its configuration is the same."""
     path = Path(path)
+    if not str(path).isprintable():
+        raise InputError(
+            f"a run's folder must have a name that can be printed, but {str(path)!r} has not; choose another"
+        )
     config = json.loads(json.dumps(config))
+    make_directory(path)
     if (path / "manifest.json").exists():
-        _check_same(path, _read_manifest(path)["config"], config)
+        check_same(path, _read_manifest(path)["config"], config)
         return Run(path)
     folders = ("records", "tensors")
-    if path.is_dir() and any(entry.name not in folders for entry in path.iterdir() if entry.suffix != ".tmp"):
+    if any(entry.name not in folders for entry in path.iterdir() if entry.suffix != ".tmp"):
         raise InputError(
             f"{path} must be a new or empty folder, or a run, but holds other files; choose another folder"
         )
@@ -134,7 +146,8 @@ def create_run(path: str | Path, config: Mapping[str, Any]) -> Run:
     return Run(path)
 
 
-def _check_same(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def check_same(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    """Refuse to go on with other settings than `old`, those the run was made with."""
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changed:
         listed = ", ".join(f"{key} was {old.get(key)!r} and is now {new.get(key)!r}" for key in changed)
@@ -154,7 +167,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise InputError(f"{path / 'manifest.json'} must be JSON, but is not ({error}); restore it") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+    sound = isinstance(manifest, dict) and isinstance(manifest.get("config"), dict)
+    if not sound or manifest.get("format") != FORMAT:
         raise InputError(f"{path / 'manifest.json'} must be a run's manifest of format {FORMAT}, but is not")
     return manifest
 

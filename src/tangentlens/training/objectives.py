@@ -11,7 +11,7 @@ def draw(
     sequences: Int[Tensor, "n length"], size: int, seed: int, step: int
 ) -> tuple[Int[Tensor, "size length"], torch.Generator]:
     """The sequences of a step, and the generator for whatever else it draws: the same whenever it is asked for."""
-    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
     return sequences[torch.randperm(len(sequences), generator=generator)[:size]], generator
 
 
