@@ -8,6 +8,7 @@ from tangentlens.alignment.intervals import (
     anisotropy_replicates,
     group_products,
     jackknife,
+    leave_one_out,
     replicate,
     sequence_groups,
     share_jackknife,
@@ -24,8 +25,8 @@ def test_groups_hold_whole_sequences_of_even_number():
 
 def test_for_a_mean_it_is_students_interval(generator):
     values = torch.randn(12, generator=generator, dtype=torch.float64)
-    parts = torch.stack([values, torch.ones(12, dtype=torch.float64)], dim=1)
-    found = jackknife(replicate(lambda total: total[0] / total[1], parts))
+    parts = torch.stack([values, torch.ones(12, dtype=torch.float64)], dim=1)[:, None]
+    found = jackknife(replicate(lambda total: total[0, 0] / total[0, 1], leave_one_out(parts)))
     low, high = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
     assert (found.value, found.low, found.high) == pytest.approx((float(values.mean()), low, high))
 
@@ -60,7 +61,7 @@ def test_it_covers_when_tokens_of_a_sequence_depend_on_each_other(generator):
         lean = torch.randn(40, 1, 6, generator=generator, dtype=torch.float64)
         x = (lean + 0.5 * torch.randn(40, 15, 6, generator=generator, dtype=torch.float64)).flatten(0, 1)
         parts = group_products(x, torch.arange(600) // 15, 40)
-        found = share_jackknife(replicate(lambda c: c[:2, :2].trace() / c.trace(), parts))
+        found = share_jackknife(replicate(lambda c: c[:2, :2].trace() / c.trace(), leave_one_out(parts)))
         covered += found.low <= 1 / 3 <= found.high
     assert 180 <= covered <= 199
 
@@ -71,14 +72,15 @@ def test_groups_that_hold_none_of_the_rows_are_not_counted(generator):
     few, many = (group_products(x, torch.arange(60) // 20 * step, 3 * step) for step in (1, 5))
     energy = lambda c: c[:2, :2].trace() / c.trace()  # noqa: E731
     present = many.diagonal(dim1=1, dim2=2).sum(dim=1) > 0
-    expected = share_jackknife(replicate(energy, few))
-    found = share_jackknife(replicate(energy, many), present)
+    expected = share_jackknife(replicate(energy, leave_one_out(few)))
+    found = share_jackknife(replicate(energy, leave_one_out(many)), present)
     assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
 def test_one_group_that_outweighs_all_others_does_not_cancel_them(generator):
     x = torch.randn(40, 3, generator=generator, dtype=torch.float64)
     x[:10] *= 1e12
-    replicates = replicate(lambda c: c[0, 0] / c.trace(), group_products(x, torch.arange(40) // 10, 4))
+    totals = leave_one_out(group_products(x, torch.arange(40) // 10, 4))
+    replicates = replicate(lambda c: c[0, 0] / c.trace(), totals)
     rest = x[10:].square().sum(dim=0)
     assert float(replicates[1]) == pytest.approx(float(rest[0] / rest.sum()))

@@ -88,6 +88,9 @@ def test_a_few_percent_are_given_no_direction():
     said = texts(*(r for r in shares(8, 0.3, 0.7, 0.5) if r.variant != "pca"), close)
     assert "about as much as pca (0.993 [0.990, 0.996] times)" in said
     assert "nothing beyond it" in said
+    assert "nothing beyond it" not in texts(*shares(8, 0.3, 0.7, 0.5)), (
+        "an interval that reaches past 5% decides nothing"
+    )
 
 
 @pytest.mark.parametrize(("low", "word"), [(0.1, "is above"), (-0.1, "is not told apart from")])

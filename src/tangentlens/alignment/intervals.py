@@ -40,16 +40,27 @@ def group_products(rows: Float[Tensor, "n d"], groups: Int[Tensor, "n"], n_group
     return torch.stack([product(rows[groups == group]) for group in range(n_groups)])
 
 
-def replicate(statistic: Callable[[Tensor], Tensor], parts: Float[Tensor, "g ..."]) -> Float[Tensor, "g_plus_1"]:
-    """`statistic` of the sum of all parts, then of the sum without each one: what `jackknife` takes.
+def leave_one_out(parts: Float[Tensor, "g *part"]) -> Float[Tensor, "g_plus_1 *part"]:
+    """The sum of all parts, then the sum without each one.
 
-    The parts are summed anew each time: a difference would cancel where one part outweighs all others.
+    Without part i is what comes before it plus what comes after: subtracting it from the whole would cancel all digits
+    where one part outweighs the others.
+    """
+    none = torch.zeros_like(parts[:1])
+    before = torch.cat([none, parts[:-1]]).cumsum(dim=0)
+    after = torch.cat([parts[1:], none]).flip(0).cumsum(dim=0).flip(0)
+    return torch.cat([parts.sum(dim=0, keepdim=True), before + after])
+
+
+def replicate(
+    statistic: Callable[[Tensor], Tensor], totals: Float[Tensor, "g_plus_1 *part"]
+) -> Float[Tensor, "g_plus_1"]:
+    """`statistic` of each of the sums that `leave_one_out` gives: what `jackknife` takes.
 
     Functions of replicates (ratios, means over sites) are taken entry by entry, so their intervals see that the same
     sequences stand behind all of them.
     """
-    without = [torch.cat([parts[:i], parts[i + 1 :]]).sum(dim=0) for i in range(len(parts))]
-    return torch.stack([statistic(total) for total in (parts.sum(dim=0), *without)])
+    return torch.stack([statistic(total) for total in totals])
 
 
 def anisotropy_replicates(
@@ -66,7 +77,8 @@ def anisotropy_replicates(
         covariance = product[:-1, :-1] / product[-1, -1] - torch.outer(mean, mean)
         return torch.linalg.eigvalsh(covariance)[-1] / covariance.trace()
 
-    return replicate(leading_share, group_products(extended, groups, int(groups.max()) + 1))
+    parts = group_products(extended, groups, int(groups.max()) + 1)
+    return replicate(leading_share, leave_one_out(parts))
 
 
 def jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] | None = None) -> Interval:

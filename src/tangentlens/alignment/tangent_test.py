@@ -19,6 +19,7 @@ from tangentlens.alignment.intervals import (
     Interval,
     group_products,
     jackknife,
+    leave_one_out,
     replicate,
     sequence_groups,
     share_jackknife,
@@ -192,7 +193,7 @@ def tangent_test(
         present[freq_bin] = parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0
         n_tokens[freq_bin] = int(chosen.sum())
         if int(present[freq_bin].sum()) >= 2:
-            cells = _shares(parts, fitted, controls)
+            cells = _shares(leave_one_out(parts), fitted, controls)
             shares |= {Cell(variant, order, freq_bin): values for (variant, order), values in cells.items()}
     if not any(cell.freq_bin == "all" for cell in shares):
         raise InputError(
@@ -241,14 +242,14 @@ def _selections(
 
 
 def _shares(
-    parts: Float[Tensor, "g d d"], fitted: Mapping[str, Subspace], controls: Sequence[str]
+    totals: Float[Tensor, "g_plus_1 d d"], fitted: Mapping[str, Subspace], controls: Sequence[str]
 ) -> dict[tuple[str, float], Float[Tensor, "g_plus_1"]]:
     """Replicates for every variant and order."""
     rank, dim = fitted[PROXY].rank, fitted[PROXY].dim
     found = {}
     for order in ORDERS:
         for name, subspace in fitted.items():
-            found[name, order] = replicate(partial(moment_share, q=subspace, order=order), parts)
+            found[name, order] = replicate(partial(moment_share, q=subspace, order=order), totals)
         # The means of the random and the normal control, in closed form; docs/concepts.md, 'Chance'.
         proxy = found[PROXY, order]
         if "random" in controls:

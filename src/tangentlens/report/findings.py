@@ -112,10 +112,10 @@ def _word(ratio: Row) -> str:
 
 def _variance(rows: pl.DataFrame) -> Iterator[str]:
     for row in last_measured(_cells(rows, "log_ratio")).filter(pl.col("variant") == "pca").iter_rows(named=True):
-        if row["ci_low"] < CLOSE:
+        if row["ci_high"] < CLOSE:
             yield (
-                "The top-variance directions of the same activations (pca) do as well or better, so the shares show a "
-                "preference for directions of high variance and nothing beyond it."
+                "The top-variance directions of the same activations (pca) do as well or better, so these shares by "
+                "themselves show a preference for directions of high variance, and nothing beyond it."
             )
 
 
