@@ -105,11 +105,13 @@ def test_bad_input_says_what_to_do():
     activations, gradients, sequences = planted("tangent")
     with pytest.raises(InputError, match="at least 4 sequences are needed, 2 to fit and 2 to test, but 2 came"):
         tangent_test(activations, gradients, sequences // 20, rank=4)
-    with pytest.raises(InputError, match="must have a row a token"):
+    with pytest.raises(
+        InputError, match=r"gradients must be \(800, 24\), a row for each activation, but came as \(799, 24\)"
+    ):
         tangent_test(activations, gradients[1:], sequences, rank=4)
     with pytest.raises(InputError, match="rank must be between 1 and 12 at width 24 with these controls, but is 13"):
         tangent_test(activations, gradients, sequences, rank=13)
-    with pytest.raises(InputError, match=r"target tokens must be \(800,\), one a row, but are \(3,\)"):
+    with pytest.raises(InputError, match=r"target must be \(800,\), a row for each activation, but came as \(3,\)"):
         tangent_test(activations, gradients, sequences, targets=[1, 2, 3], rank=4)
     with pytest.raises(InputError, match="must not be zero"):
         tangent_test(activations, torch.zeros_like(gradients), sequences, rank=4)

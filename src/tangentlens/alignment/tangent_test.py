@@ -161,26 +161,9 @@ def tangent_test(
     """
     rows, grads = as_rows(activations), as_rows(gradients)
     ids = torch.as_tensor(sequences, device=rows.device)
-    if not rows.shape == grads.shape or len(ids) != len(rows):
-        raise InputError(
-            f"activations, gradients and sequences must have a row a token, but came as {tuple(rows.shape)}, "
-            f"{tuple(grads.shape)} and {tuple(ids.shape)}"
-        )
-    unknown = set(controls) - set(CONTROLS)
-    if unknown:
-        raise InputError(f"controls must be among {', '.join(CONTROLS)}, but {', '.join(sorted(unknown))} came")
-    # The normal control must find room for its rank beside the proxy's.
-    most = rows.shape[1] // 2 if "normal" in controls else rows.shape[1] - 1
-    if not 1 <= rank <= most:
-        raise InputError(
-            f"rank must be between 1 and {most} at width {rows.shape[1]} with these controls, but is {rank}; "
-            "choose another"
-        )
     kinds = {"input": tokens, "target": targets}
     binned = {kind: torch.as_tensor(of, device=rows.device) for kind, of in kinds.items() if of is not None}
-    for kind, of in binned.items():
-        if of.shape != ids.shape:
-            raise InputError(f"{kind} tokens must be {tuple(ids.shape)}, one a row, but are {tuple(of.shape)}")
+    _check(rows, grads, {"sequences": ids, **binned}, rank, controls)
     fit = first_half(ids)
     proxy = PROXIES[PROXY](rows[fit], rank, seed)
     fitted = {PROXY: proxy} | {name: PROXIES[name](rows[fit], proxy.rank, seed) for name in controls if name in PROXIES}
@@ -203,6 +186,22 @@ def tangent_test(
     p_values = _p_values(grads[~fit], shares, proxy, controls)
     n_bins = bins.n_bins if bins else N_BINS
     return TangentTest(proxy.rank, proxy.dim, shares, p_values, n_tokens, present, n_bins, fitted)
+
+
+def _check(rows: Tensor, grads: Tensor, labels: Mapping[str, Tensor], rank: int, controls: Sequence[str]) -> None:
+    n, d = rows.shape
+    for name, x, shape in [("gradients", grads, (n, d)), *((name, x, (n,)) for name, x in labels.items())]:
+        if x.shape != shape:
+            raise InputError(f"{name} must be {shape}, a row for each activation, but came as {tuple(x.shape)}")
+    unknown = set(controls) - set(CONTROLS)
+    if unknown:
+        raise InputError(f"controls must be among {', '.join(CONTROLS)}, but {', '.join(sorted(unknown))} came")
+    # The normal control must find room for its rank beside the proxy's.
+    most = d // 2 if "normal" in controls else d - 1
+    if not 1 <= rank <= most:
+        raise InputError(
+            f"rank must be between 1 and {most} at width {d} with these controls, but is {rank}; choose another"
+        )
 
 
 def first_half(sequences: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:

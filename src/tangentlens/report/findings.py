@@ -11,12 +11,10 @@ import polars as pl
 from scipy import stats
 
 from tangentlens.alignment.intervals import Interval
-from tangentlens.alignment.tangent_test import PROXY
+from tangentlens.alignment.tangent_test import CONTROLS, PROXY
 from tangentlens.alignment.verdict import emergence
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.runs.run import Run
-
-CONTROLS = ("normal", "random", "pca")
 
 # A log-ratio nearer to 0 than this is called 'about as much': 5%.
 CLOSE = 0.05
