@@ -22,6 +22,7 @@ from rich.table import Table
 
 from tangentlens.errors import InputError
 from tangentlens.runs.run import open_run
+from tangentlens.studies.study import DEMO, run_study
 
 app = typer.Typer(
     epilog="Example: tangentlens demo, then open runs/demo/report.html",
@@ -80,10 +81,10 @@ def demo(
     sites: Annotated[
         str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")
     ] = "resid",
-    rank: Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")] = 16,
-    steps: Annotated[int, typer.Option(min=2, help="Training steps of each model.")] = 257,
-    learning_rate: Annotated[float, typer.Option(min=0, help="Peak learning rate.")] = 1.5e-3,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed, same numbers.")] = 0,
+    rank: Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")] = DEMO.rank,
+    steps: Annotated[int, typer.Option(min=2, help="Training steps of each model.")] = DEMO.steps,
+    learning_rate: Annotated[float, typer.Option(min=0, help="Peak learning rate.")] = DEMO.learning_rate,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed, same numbers.")] = DEMO.seed,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -91,8 +92,6 @@ def demo(
 
     About two minutes on two cores. Ctrl-C leaves a readable run; the same command goes on with it.
     """
-    from tangentlens.studies.study import DEMO, run_study
-
     study = replace(
         DEMO,
         text=None if text is None else str(text),
@@ -115,26 +114,24 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML file, and print the findings."""
-    from tangentlens.report.findings import findings, read_runs, share_table
     from tangentlens.report.page import write_report
 
     opened = [open_run(path) for path in runs]
     page = write_report(opened, out or opened[0].path / "report.html")
-    records = read_runs(opened)
-    found = findings(records)
     if as_json:
-        told = {"runs": [str(path) for path in runs], "report": str(page), "findings": [asdict(f) for f in found]}
+        found = [asdict(finding) for finding in page.findings]
+        told = {"runs": [str(path) for path in runs], "report": str(page.path), "findings": found}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     elif not quiet:
         console = Console(highlight=False)
-        _print_table(console, share_table(records))
-        for (run, model), sentences in groupby(found, key=lambda finding: (finding.run, finding.model)):
+        _print_table(console, page.table)
+        for (run, model), sentences in groupby(page.findings, key=lambda finding: (finding.run, finding.model)):
             console.print(f"\n[bold]{escape(model)}[/bold] ({escape(run)})")
             bullets = Table.grid(padding=(0, 1))
             for finding in sentences:
                 bullets.add_row(" •", escape(finding.text))
             console.print(bullets)
-        console.print(f"\nRun:    {', '.join(str(path) for path in runs)}\nReport: {page}", soft_wrap=True)
+        console.print(f"\nRun:    {', '.join(str(path) for path in runs)}\nReport: {page.path}", soft_wrap=True)
 
 
 @app.command(epilog="Example: tangentlens doctor --json")

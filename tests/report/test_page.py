@@ -21,7 +21,7 @@ def run(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def page(run):
-    return write_report([run], run.path / "report.html")
+    return write_report([run], run.path / "report.html").path
 
 
 def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run):
@@ -89,7 +89,7 @@ def test_names_from_outside_are_text_never_markup(run, tmp_path):
     ]
     evil_run = create_run(tmp_path / "r<b>", {"text": evil})
     evil_run.write("a", records)
-    page = write_report([evil_run, run], tmp_path / "evil.html")
+    page = write_report([evil_run, run], tmp_path / "evil.html").path
     assert "<img" not in page.read_text().replace(plotly_source(), "")
     dom = browse(page, tmp_path / "profile", "--dump-dom").stdout
     assert "<img" not in re.sub(r"<script.*?</script>", "", dom, flags=re.DOTALL)
@@ -97,7 +97,7 @@ def test_names_from_outside_are_text_never_markup(run, tmp_path):
 
 def test_several_runs_are_drawn_together(run, tmp_path):
     other = run_study(replace(TINY, steps=2, seed=1), tmp_path / "b-run", lambda *_: None)
-    text = write_report([run, other], tmp_path / "both.html").read_text()
+    text = write_report([run, other], tmp_path / "both.html").path.read_text()
     assert "a-run / decoder" in text
     assert "b-run / decoder" in text
 

@@ -66,7 +66,7 @@ def test_stopped_anywhere_it_is_readable_and_goes_on_to_the_same_numbers(whole, 
         run_study(TINY, tmp_path / "parts", stop)
     half = open_run(tmp_path / "parts")
     assert 0 < half.records.height < whole.records.height
-    assert write_report([half], tmp_path / "half.html").stat().st_size > 0
+    assert write_report([half], tmp_path / "half.html").path.stat().st_size > 0
     resumed = run_study(TINY, tmp_path / "parts", quiet).records
     assert resumed.drop("run").equals(whole.records.drop("run"))
 

@@ -1,5 +1,7 @@
 """Delete-a-group jackknife: intervals over sequences, because tokens of one sequence depend on each other."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +23,10 @@ class Interval:
     low: float
     high: float
     over: str = "sequences"
+
+    def exp(self) -> Interval:
+        """The interval of a ratio, from that of its logarithm."""
+        return Interval(math.exp(self.value), math.exp(self.low), math.exp(self.high), self.over)
 
     def __repr__(self) -> str:
         return f"{self.value:#.3g} [{self.low:#.3g}, {self.high:#.3g}]"
@@ -67,14 +73,14 @@ def anisotropy_replicates(
     rows: Float[Tensor, "n d"], sequences: Int[Tensor, "n"], n_groups: int = 16
 ) -> Float[Tensor, "g_plus_1"]:
     """Replicates of the centred `anisotropy` over groups of sequences."""
-    # Count, sum and products of a group are one matrix if a column of ones is added, and then they add and subtract.
+    # Count, sum and products of a group are one matrix if a column of ones is added, and such matrices add up.
     centred = rows - rows.mean(dim=0)
     extended = torch.cat([centred, torch.ones_like(centred[:, :1])], dim=1)
     groups = sequence_groups(sequences, n_groups)
 
-    def leading_share(product: Tensor) -> Tensor:
-        mean = product[:-1, -1] / product[-1, -1]
-        covariance = product[:-1, :-1] / product[-1, -1] - torch.outer(mean, mean)
+    def leading_share(total: Tensor) -> Tensor:
+        mean = total[:-1, -1] / total[-1, -1]
+        covariance = total[:-1, :-1] / total[-1, -1] - torch.outer(mean, mean)
         return torch.linalg.eigvalsh(covariance)[-1] / covariance.trace()
 
     parts = group_products(extended, groups, int(groups.max()) + 1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -119,9 +118,8 @@ class TangentTest:
 
 def compare(control: str, log_ratio: Interval) -> str:
     """Above, below, or not told apart: the log-ratio of proxy to control in words."""
-    ratio = Interval(math.exp(log_ratio.value), math.exp(log_ratio.low), math.exp(log_ratio.high))
     word = "above it" if log_ratio.low > 0 else "below it" if log_ratio.high < 0 else "not told apart from it"
-    return f"{ratio} times the {control} control: {word}"
+    return f"{log_ratio.exp()} times the {control} control: {word}"
 
 
 def tangent_test(

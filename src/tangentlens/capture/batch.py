@@ -55,8 +55,9 @@ def read_batch(
     objective: Objective | None = None,
 ) -> Batch:
     """The batch that `model` is called with; tokens in `exclude` do not count."""
-    named = inspect.signature(unwrapped(model).forward).bind_partial(*args, **kwargs).arguments
-    named |= named.pop("kwargs", {})
+    # Only positional arguments need the signature, and most models are called without any.
+    names = inspect.signature(unwrapped(model).forward).parameters if args else ()
+    named = dict(zip(names, args, strict=False)) | dict(kwargs)
     given = named.get("input_ids", args[0] if args else None)
     if not isinstance(given, Tensor) or given.is_floating_point() or given.ndim != 2:
         came = f"{tuple(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__

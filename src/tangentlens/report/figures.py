@@ -53,7 +53,7 @@ def share_over_training(records: pl.DataFrame) -> Figure | None:
     if rows["step"].n_unique() < 2:
         return None
     plot = _grid(rows, "order", ORDERS, "variant", lambda variant, line: _band(line, *VARIANTS[variant]))
-    _step_axis(plot, rows)
+    _step_axis(plot, rows, last_row=len(ORDERS))
     return Figure(_share_title(rows), f"Mean over sites. Bands: {OVER_SEQUENCES}.", _styled(plot, 620))
 
 
@@ -148,7 +148,7 @@ def training(records: pl.DataFrame) -> Figure | None:
     if rows["step"].n_unique() < 2:
         return None
     plot = _grid(rows, "metric", {"loss": "nats per token"}, "metric", lambda _, line: _band(line, "loss", "#009E73"))
-    _step_axis(plot, rows)
+    _step_axis(plot, rows, last_row=1)
     ends = rows.group_by("model_label", maintain_order=True).agg(first=pl.first("value"), last=pl.last("value"))
     told = "; ".join(f"{row['model_label']} from {row['first']:.2f} to {row['last']:.2f}" for row in ends.to_dicts())
     return Figure(f"Training loss: {told}", "Loss of single training batches, without interval.", _styled(plot, 320))
@@ -222,11 +222,11 @@ def _grid(
     return plot
 
 
-def _step_axis(plot: go.Figure, rows: pl.DataFrame) -> None:
+def _step_axis(plot: go.Figure, rows: pl.DataFrame, last_row: int) -> None:
     """Steps on a log axis that has room for step 0."""
     steps = rows["step"].unique().sort().to_list()
     plot.update_xaxes(type="log", tickvals=[step + 1 for step in steps], ticktext=steps)
-    plot.update_xaxes(title_text="training step (log scale)", row=len(plot._grid_ref))
+    plot.update_xaxes(title_text="training step (log scale)", row=last_row)
 
 
 def _band(line: pl.DataFrame, label: str, colour: str, dash: str = "solid") -> Iterator[go.Scatter]:

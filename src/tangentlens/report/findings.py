@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -78,9 +77,9 @@ def _loss(rows: pl.DataFrame) -> Iterator[str]:
         )
 
 
-def _cells(rows: pl.DataFrame, metric: str, order: float = 1.0, site: str = MEAN_SITE) -> pl.DataFrame:
+def _cells(rows: pl.DataFrame, metric: str, order: float = 1.0) -> pl.DataFrame:
     return rows.filter(
-        pl.col("metric") == metric, pl.col("site") == site, pl.col("order") == order, pl.col("freq_bin") == "all"
+        pl.col("metric") == metric, pl.col("site") == MEAN_SITE, pl.col("order") == order, pl.col("freq_bin") == "all"
     )
 
 
@@ -215,7 +214,7 @@ def _interval(row: Row) -> str:
 
 
 def _ratio(row: Row) -> str:
-    return repr(Interval(math.exp(row["value"]), math.exp(row["ci_low"]), math.exp(row["ci_high"])))
+    return repr(Interval(row["value"], row["ci_low"], row["ci_high"]).exp())
 
 
 def share_table(records: pl.DataFrame) -> pl.DataFrame:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
@@ -13,12 +14,21 @@ import polars as pl
 
 from tangentlens.errors import InputError
 from tangentlens.report.figures import draw_all
-from tangentlens.report.findings import findings, read_runs, share_table
+from tangentlens.report.findings import Finding, findings, read_runs, share_table
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.runs.run import Run
 
 
-def write_report(runs: Sequence[Run], out: Path) -> Path:
+@dataclass(frozen=True)
+class Report:
+    """Where the page is, and what it says."""
+
+    path: Path
+    findings: list[Finding]
+    table: pl.DataFrame
+
+
+def write_report(runs: Sequence[Run], out: Path) -> Report:
     """Draw what the runs hold into the file `out`."""
     records = read_runs(runs)
     if records.is_empty():
@@ -26,18 +36,19 @@ def write_report(runs: Sequence[Run], out: Path) -> Path:
     if out.is_dir():
         raise InputError(f"the report must be a file, but {out} is a folder; name a file in it, such as report.html")
     make_directory(out.parent)
-    write_whole(out, _page(runs, records).encode())
-    return out
+    report = Report(out, findings(records), share_table(records))
+    write_whole(out, _page(runs, records, report).encode())
+    return report
 
 
-def _page(runs: Sequence[Run], records: pl.DataFrame) -> str:
+def _page(runs: Sequence[Run], records: pl.DataFrame, report: Report) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tangentlens", "report"), autoescape=True, undefined=jinja2.StrictUndefined
     )
     return environment.get_template("page.html.jinja").render(
         title=", ".join(run.name for run in runs),
-        findings=findings(records),
-        table=share_table(records),
+        findings=report.findings,
+        table=report.table,
         figures=[(figure.title, figure.caption, _div(figure.plot, i)) for i, figure in enumerate(draw_all(records))],
         manifests=[(run.name, json.dumps(run.manifest, indent=2)) for run in runs],
         plotly_js=plotly.offline.get_plotlyjs(),
