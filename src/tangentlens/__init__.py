@@ -4,10 +4,15 @@ from tangentlens.alignment.chance import chance
 from tangentlens.alignment.share import share
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.errors import InputError
+from tangentlens.geometry import manifolds
+from tangentlens.geometry.alpha_req import alpha_req
 from tangentlens.geometry.anisotropy import anisotropy
 from tangentlens.geometry.cosine import mean_cosine, rogue_dimensions
 from tangentlens.geometry.dimension import intrinsic_dimension
+from tangentlens.geometry.entropy import manifold_entropy
+from tangentlens.geometry.local_anisotropy import local_anisotropy
 from tangentlens.geometry.moments import Moments
+from tangentlens.geometry.partition import partition_isotropy
 from tangentlens.geometry.ranks import (
     effective_rank,
     entropy_rank,
@@ -27,16 +32,21 @@ __all__ = [
     "Moments",
     "SemiNMF",
     "Subspace",
+    "alpha_req",
     "anisotropy",
     "chance",
     "effective_rank",
     "entropy_rank",
     "intrinsic_dimension",
     "isoscore",
+    "local_anisotropy",
     "log_steps",
+    "manifold_entropy",
+    "manifolds",
     "mean_cosine",
     "open_run",
     "participation_ratio",
+    "partition_isotropy",
     "rankme",
     "rogue_dimensions",
     "share",

@@ -64,7 +64,7 @@ def test_short_formats_are_accumulated_in_longer_ones(dtype):
     ("x", "says"),
     [
         (torch.zeros(3), "must be (n_rows, n_features), but the shape is (3,)"),
-        (torch.tensor([[1.0, float("nan")], [0.0, 0.0]]), "1 of 2 rows hold NaN or Inf"),
+        (torch.tensor([[1.0, float("nan"), 0.0, 0.0], [0.0] * 4]), "1 of 2 rows hold NaN or Inf"),
         (torch.zeros(2, 5), "these moments are of 4 features, but 5 came"),
     ],
 )

@@ -22,6 +22,38 @@ def test_fp32_near_a_large_offset_still_finds_the_neighbours(generator):
     np.testing.assert_allclose(nearest(x, 2)[0], expected, rtol=1e-3)
 
 
+def test_rows_that_are_made_anew_for_each_block_are_the_same_rows(generator, monkeypatch):
+    x = torch.randn(1500, 6, generator=generator)
+    kept = nearest(x, 2)
+    monkeypatch.setattr("tangentlens.geometry.neighbours._CACHE", 0)
+    assert torch.equal(nearest(x, 2).distances, kept.distances)
+
+
+@pytest.mark.parametrize("scale", [1e-44, 1e-30, 1e-6, 1e6, 1e30])
+def test_scale_does_not_matter(scale, generator):
+    x = torch.randn(300, 4, generator=generator, dtype=torch.float64)
+    scaled = nearest(scale * x, 2)
+    assert torch.equal(scaled.indices, nearest(x, 2).indices)
+    np.testing.assert_allclose(scaled.distances / scale, nearest(x, 2).distances, rtol=1e-9)
+
+
+@pytest.mark.parametrize("k", [1, 7, 1200])
+def test_many_neighbours_and_blocks_with_fewer_rows_than_that(k, generator):
+    x = torch.randn(1300, 3, generator=generator, dtype=torch.float64)
+    expected = cKDTree(x.numpy()).query(x.numpy(), k=k + 1)[0][:, 1:]
+    np.testing.assert_allclose(nearest(x, k).distances, expected, rtol=1e-12)
+
+
+def test_a_direction_that_drowns_the_others_in_fp32_does_not_hide_neighbours(generator):
+    """As a rogue dimension of a language model does: neighbours differ in digits that fp32 products do not keep."""
+    x = torch.randn(2500, 6, generator=generator, dtype=torch.float64)
+    x[:, 0] *= 1e4
+    x[:, 1:] *= 1e-1
+    x[:, 0] = x[:, 0].round()
+    expected = cKDTree(x.numpy()).query(x.numpy(), k=3)[0][:, 1:]
+    np.testing.assert_allclose(nearest(x, 2)[0], expected, rtol=1e-9)
+
+
 def test_too_few_rows_are_refused():
     with pytest.raises(InputError, match="need at least 3 rows, but 2 came"):
         nearest(torch.zeros(2, 4), 2)

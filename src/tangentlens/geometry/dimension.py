@@ -1,22 +1,62 @@
 """Intrinsic dimension: how many coordinates the rows need locally, whatever the space around them."""
 
+from __future__ import annotations
+
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
-import numpy as np
-from scipy import stats
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
+from jaxtyping import Float
+from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.neighbours import distinct_rows, nearest
+from tangentlens.geometry.gride import gride
+from tangentlens.geometry.groups import compact_groups, jackknife_error, linked_groups
+from tangentlens.geometry.levina_bickel import levina_bickel
+from tangentlens.geometry.limits import distances_in_parts, interval_at_infinity
+from tangentlens.geometry.neighbours import Neighbours, distinct_rows, nearest
 from tangentlens.geometry.rows import as_rows
+from tangentlens.geometry.twonn import twonn, twonn_censored, twonn_linear
+
+Method = Literal["twonn", "twonn-linear", "twonn-censored", "gride", "mle"]
+
+
+@dataclass(frozen=True)
+class _Estimator:
+    """A function of the distances to the first `k` neighbours; `farther` holds the same at larger scales, by k."""
+
+    k: int
+    estimate: Callable[[Tensor], float]
+    farther: Mapping[int, Callable[[Tensor], float]]
+
+
+_ESTIMATORS = {
+    "twonn": _Estimator(2, twonn, {}),
+    "twonn-linear": _Estimator(2, twonn_linear, {}),
+    "twonn-censored": _Estimator(2, twonn_censored, {}),
+    "gride": _Estimator(4, partial(gride, inner=2), {2 * n: partial(gride, inner=n) for n in (1, 2, 4, 8, 16)}),
+    "mle": _Estimator(20, levina_bickel, {}),
+}
+
+# Estimates at different scales that differ by more than this factor, and than three standard errors, are not one.
+_STEADY = 1.2
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The estimate at one scale: from `n` rows, up to neighbour `k`, at `distance` on average (geometric mean)."""
+
+    n: int
+    k: int
+    distance: float
+    value: float
 
 
 @dataclass(frozen=True)
 class IntrinsicDimension:
-    """An estimate with its 95% interval over the rows, and how many rows it stands on."""
+    """An estimate with its 95% interval over the rows, how many rows it stands on, and what other scales say."""
 
     value: float
     ci_low: float
@@ -24,33 +64,42 @@ class IntrinsicDimension:
     n_used: int
     n_duplicates: int
     method: str
+    scales: tuple[Scale, ...]
+    stable: bool
 
     def __repr__(self) -> str:
+        told = "; ".join(f"{s.value:.2f} of {s.n} rows to neighbour {s.k}" for s in self.scales)
+        warning = "" if self.stable else f", NOT STABLE over scales: {told}"
         return (
             f"IntrinsicDimension({self.value:.2f} [{self.ci_low:.2f}, {self.ci_high:.2f}], {self.method}, "
-            f"n_used={self.n_used}, n_duplicates={self.n_duplicates})"
+            f"n_used={self.n_used}, n_duplicates={self.n_duplicates}{warning})"
         )
 
 
 def intrinsic_dimension(
-    x: Any, method: Literal["twonn"] = "twonn", duplicates: Literal["drop", "raise"] = "drop"
+    x: Any, method: Method = "twonn", duplicates: Literal["drop", "raise"] = "drop"
 ) -> IntrinsicDimension:
-    """TwoNN by maximum likelihood: the ratio of second to first neighbour distance is Pareto with exponent m.
+    """How many coordinates the rows need locally.
 
-    Equal rows say nothing about dimension and would make it infinite or zero, so they are dropped and counted.
+    Equal rows say nothing about dimension and would make it infinite or zero, so they are dropped and counted. The
+    interval is that of the value which more and more rows would tend to (docs/concepts.md, 'Intrinsic dimension').
 
     Args:
         x: Rows `(n, d)`.
-        method: `twonn`, (N - 1) / sum log(r2/r1).
+        method: `twonn` (maximum likelihood), `twonn-linear` (line through the nine smaller tenths), `twonn-censored`
+            (maximum likelihood on these), `gride` (neighbours 2 and 4, and over scales up to 32), `mle`
+            (Levina-Bickel, 20 neighbours).
         duplicates: `drop` them, or `raise` an error if there are any.
 
     >>> import torch
     >>> square = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     >>> intrinsic_dimension(square)
-    IntrinsicDimension(1.90 [1.79, 2.02], twonn, n_used=2000, n_duplicates=0)
+    IntrinsicDimension(1.90 [1.78, 2.04], twonn, n_used=2000, n_duplicates=0)
     """
-    if method != "twonn":
-        raise InputError(f"method must be 'twonn', but is {method!r}")
+    if method not in _ESTIMATORS:
+        raise InputError(f"method must be one of {', '.join(_ESTIMATORS)}, but is {method!r}")
+    if duplicates not in ("drop", "raise"):
+        raise InputError(f"duplicates must be 'drop' or 'raise', but is {duplicates!r}")
     rows = as_rows(x)
     kept = distinct_rows(rows)
     n_duplicates = len(rows) - len(kept)
@@ -58,36 +107,46 @@ def intrinsic_dimension(
         raise InputError(
             f"rows must be distinct, but {n_duplicates} of {len(rows)} repeat; duplicates='drop' drops them"
         )
-    if len(kept) < 3:
+    estimator = _ESTIMATORS[method]
+    if len(kept) <= estimator.k:
         raise InputError(
-            f"TwoNN needs at least 3 distinct rows, but {len(rows)} rows came, {n_duplicates} of them duplicates; "
-            "pass more tokens"
+            f"method {method!r} needs at least {estimator.k + 1} distinct rows, but {len(rows)} rows came, "
+            f"{n_duplicates} of them duplicates; pass more tokens"
         )
-    distances, neighbours = nearest(rows[kept], k=2)
-    logs = (distances[:, 1] / distances[:, 0]).log().cpu().numpy()
-    total = float(logs.sum())
-    if total == 0:
+    rows = rows if n_duplicates == 0 else rows[kept]
+    error, scales = _over_scales(rows, estimator)
+    here = next(scale for scale in scales if (scale.n, scale.k) == (len(rows), estimator.k))
+    values = [scale.value for scale in scales]
+    stable = max(values) <= min(values) * max(_STEADY, math.exp(3 * error))
+    few = scales[0] if scales[0].n < here.n else here
+    ends = interval_at_infinity(math.log(here.value), math.log(few.value), here.n / few.n, here.value, error)
+    low, high = (math.exp(end) for end in ends)
+    return IntrinsicDimension(here.value, low, high, len(rows), n_duplicates, method, tuple(scales), stable)
+
+
+def _over_scales(rows: Float[Tensor, "n d"], estimator: _Estimator) -> tuple[float, list[Scale]]:
+    """The standard error of log dimension, and the estimate at all scales: in subsamples, then from near to far."""
+    n, k = len(rows), estimator.k
+    found = nearest(rows, min(max([k, *estimator.farther]), n - 1))
+    if float((found.distances[:, k - 1] / found.distances[:, 0]).log().sum()) == 0:
         raise InputError(
-            f"first and second neighbours are equally far for all {len(kept)} distinct rows, as on a grid; "
-            "TwoNN needs points in general position"
+            f"all neighbours are equally far for all {n} distinct rows, as on a grid; "
+            "a dimension needs points in general position"
         )
-    n = len(kept)
-    value = (n - 1) / total
-    reach = math.exp(_log_reach(logs, neighbours[:, 0].cpu().numpy()))
-    return IntrinsicDimension(value, value / reach, value * reach, n, n_duplicates, method)
+
+    def scale(n: int, k: int, distances: Tensor, estimate: Callable[[Tensor], float]) -> Scale:
+        return Scale(n, k, float(distances[:, k - 1].log().mean().exp()), estimate(distances[:, :k]))
+
+    all_scales = {k: estimator.estimate, **estimator.farther}
+    scales = [scale(n, far, found.distances, all_scales[far]) for far in sorted(all_scales) if far < n]
+    size, few = distances_in_parts(rows, k)
+    if few is not None:
+        scales.insert(0, scale(size, k, few, estimator.estimate))
+    return _sampling_error(rows, found, estimator), scales
 
 
-def _log_reach(logs: np.ndarray, neighbour: np.ndarray) -> float:
-    """Half the width of the 95% interval of log dimension.
-
-    The ratios are Pareto, but not independent: two rows that are each other's nearest share a distance. So rows linked
-    by nearest-neighbour steps count as one observation (docs/concepts.md, 'Intrinsic dimension').
-    """
-    n = len(logs)
-    links = coo_matrix((np.ones(n), (np.arange(n), neighbour)), shape=(n, n))
-    count, cluster = connected_components(links, directed=False)
-    if count < 2:
-        return math.inf
-    spread = np.bincount(cluster, weights=logs - logs.mean())
-    error = math.sqrt(float((spread**2).sum()) * count / (count - 1)) / float(logs.sum())
-    return float(stats.t.ppf(0.975, count - 1)) * error
+def _sampling_error(rows: Float[Tensor, "n d"], found: Neighbours, estimator: _Estimator) -> float:
+    """Standard error of log dimension; rows that share distances are left out together."""
+    group = linked_groups(found.indices[:, 0]) if estimator.k == 2 else compact_groups(rows, 2 * estimator.k)
+    distances = found.distances[:, : estimator.k]
+    return jackknife_error(lambda mask: math.log(estimator.estimate(distances[mask])), group)

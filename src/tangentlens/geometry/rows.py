@@ -10,18 +10,24 @@ from torch import Tensor
 from tangentlens.errors import InputError
 
 
-def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
-    """Return `x` as a detached, finite `(n, d)` tensor of at least `least` rows, in fp32 or fp64.
-
-    >>> as_rows([[1, 2], [3, 4]]).shape
-    torch.Size([2, 2])
-    """
+def shaped_rows(x: Any) -> Float[Tensor, "n d"]:
+    """Return `x` as a detached `(n, d)` tensor of floating-point numbers, which may be short or not finite."""
     rows = torch.as_tensor(x).detach()
     if rows.ndim != 2 or rows.shape[1] == 0:
         raise InputError(
             f"rows must be (n_rows, n_features), but the shape is {tuple(rows.shape)}; "
             "flatten batch and position into one axis first"
         )
+    return rows if rows.is_floating_point() else rows.float()
+
+
+def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
+    """Return `x` as a detached, finite `(n, d)` tensor of at least `least` rows, in fp32 or fp64.
+
+    >>> as_rows([[1, 2], [3, 4]]).shape
+    torch.Size([2, 2])
+    """
+    rows = shaped_rows(x)
     if len(rows) < least:
         raise InputError(f"at least {least} rows are needed, but {len(rows)} came; pass more tokens")
     if rows.dtype != torch.float64:
@@ -36,10 +42,14 @@ def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
     return rows
 
 
+def unit_scale(rows: Float[Tensor, "n d"]) -> float:
+    """A power of two, which scales without rounding, that brings the largest entry to between 1/2 and 1."""
+    largest = float(rows.abs().amax()) if rows.numel() else 0.0
+    return 2.0 ** math.frexp(largest)[1]
+
+
 def product(rows: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
     """X^T X in fp64, multiplied in the rows' own precision at unit scale: squares neither overflow nor vanish."""
-    largest = float(rows.abs().amax()) if rows.numel() else 0.0
-    # A power of two scales without rounding.
-    scale = 2.0 ** math.frexp(largest)[1]
+    scale = unit_scale(rows)
     unit = rows / scale
     return (unit.T @ unit).double() * scale**2

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tangentlens.errors import InputError
+from tangentlens.geometry.clusters import far_apart
 from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.subspace import Subspace
 
@@ -77,7 +78,7 @@ class SemiNMF:
         directions = _leading_directions(centred, min(2 * k + 16, rows.shape[1]))
         reduced = centred @ directions
         lost = max(energy - float(reduced.double().square().sum()), 0.0)
-        dictionary = _starting_rows(reduced, k, self.seed)
+        dictionary = far_apart(reduced, k, self.seed)
         codes = torch.zeros(len(rows), k, dtype=rows.dtype, device=rows.device)
         error = torch.inf
         for n_iter in range(1, self.max_iter + 1):  # noqa: B007
@@ -114,20 +115,6 @@ def semi_nmf(rows: Tensor, rank: int, seed: int = 0) -> Subspace:
 def _leading_directions(rows: Float[Tensor, "n d"], count: int) -> Float[Tensor, "d count"]:
     vectors = torch.linalg.eigh((rows.T @ rows).double()).eigenvectors
     return vectors[:, -count:].to(rows)
-
-
-def _starting_rows(rows: Float[Tensor, "n m"], k: int, seed: int) -> Float[Tensor, "k m"]:
-    """Rows far from each other (k-means++): each is drawn in proportion to its squared distance from those drawn."""
-    generator = torch.Generator().manual_seed(seed)
-    far = rows.square().sum(dim=1)
-    chosen = []
-    for _ in range(k):
-        weights = far.double().cumsum(dim=0)
-        draw = torch.rand((), generator=generator, dtype=torch.float64).to(weights.device) * weights[-1]
-        row = rows[torch.searchsorted(weights, draw).clamp_max(len(rows) - 1)]
-        chosen.append(row)
-        far = far.minimum((rows - row).square().sum(dim=1))
-    return torch.stack(chosen)
 
 
 def _improve_codes(codes: Float[Tensor, "n k"], rows: Float[Tensor, "n m"], dictionary: Float[Tensor, "k m"]) -> None:

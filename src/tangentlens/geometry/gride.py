@@ -1,0 +1,32 @@
+"""GRIDE: TwoNN with neighbours further out, which sees the dimension at a larger scale (Denti et al. 2022)."""
+
+import numpy as np
+from jaxtyping import Float
+from scipy.optimize import brentq
+from torch import Tensor
+
+
+def gride(distances: Float[Tensor, "n k"], inner: int) -> float:
+    """Maximum likelihood from the ratio mu of the distances to neighbours `2 inner` and `inner`.
+
+    The density of mu at dimension m is m (mu^m - 1)^(a - 1) / (mu^((a + inner - 1) m + 1) B(a, inner)), where
+    a = 2 inner - inner = inner; `inner` = 1 is TwoNN.
+    """
+    logs = (distances[:, 2 * inner - 1] / distances[:, inner - 1]).log().cpu().numpy()
+    total = float(logs.sum())
+    tied = logs == 0
+
+    def slope(m: float) -> float:
+        """Derivative of the log-likelihood, times m; it falls from n inner to below 0."""
+        grown = m * logs
+        # u / (1 - exp(-u)) tends to 1 at u = 0.
+        pull = np.where(tied, 1.0, grown / -np.expm1(-np.where(tied, 1.0, grown)))
+        return len(logs) + (inner - 1) * float(pull.sum()) - (2 * inner - 1) * m * total
+
+    guess = len(logs) / total
+    low, high = guess / 2, guess * 2
+    while slope(low) < 0:
+        low /= 2
+    while slope(high) > 0:
+        high *= 2
+    return float(brentq(slope, low, high, xtol=1e-12 * guess))

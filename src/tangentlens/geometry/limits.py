@@ -1,0 +1,50 @@
+"""What infinitely many rows would say: the same estimate on subsamples, extrapolated.
+
+Faces of a set, where rows lack neighbours on one side, change an estimate from n rows by about c n^(-1/m) at dimension
+m. The estimate at two sizes tells c (docs/concepts.md, 'Intrinsic dimension').
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from scipy import stats
+from torch import Tensor
+
+from tangentlens.geometry.groups import N_GROUPS
+from tangentlens.geometry.neighbours import nearest
+
+# Rows of a subsample on which an estimate is repeated, and into how many at least the rows are cut.
+_SUBSAMPLE, _LEAST_SUBSAMPLES = 64, 16
+# Beyond this dimension the effect of more rows is too slow to be extrapolated.
+_HIGHEST = 8.0
+
+
+def distances_in_parts(rows: Float[Tensor, "n d"], k: int) -> tuple[int, Float[Tensor, "n k"] | None]:
+    """The size of random subsamples that all rows are cut into, and distances to the `k` nearest within each.
+
+    With too few rows for that, the size is that of all rows, and there are no distances.
+    """
+    n = len(rows)
+    n_parts = max(_LEAST_SUBSAMPLES, n // _SUBSAMPLE)
+    if n // n_parts <= 2 * k:
+        return n, None
+    order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(rows.device)
+    return n // n_parts, torch.cat([nearest(rows[part], k).distances for part in order.tensor_split(n_parts)])
+
+
+def interval_at_infinity(
+    all_rows: float, few_rows: float, growth: float, dimension: float, error: float
+) -> tuple[float, float]:
+    """A 95% interval of what an estimate tends to, from its values on all and on `growth` times fewer rows.
+
+    It holds the intervals of the value itself and of its extrapolation: without faces, the latter goes too far.
+    """
+    if not math.isfinite(error):
+        return -math.inf, math.inf
+    weight = 0.0 if growth == 1 else 1 / (growth ** (1 / min(dimension, _HIGHEST)) - 1)
+    limit = all_rows + weight * (all_rows - few_rows)
+    reach = float(stats.t.ppf(0.975, N_GROUPS - 1)) * error
+    # Both values are over all rows, and at different scales, so they are about equally sure and nearly independent.
+    further = reach * math.hypot(1 + weight, weight)
+    return min(all_rows - reach, limit - further), max(all_rows + reach, limit + further)

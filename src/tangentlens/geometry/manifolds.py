@@ -1,0 +1,169 @@
+"""Test manifolds whose dimension, curvature and entropy are known: what estimators are judged on.
+
+Each is sampled, rotated into R^dim by a random rotation, and blurred by Gaussian noise of standard deviation `noise` in
+every coordinate. Curvature is the root mean square of |II(u, u)| over unit tangents u, at each row (docs/concepts.md).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from scipy.special import gammaln
+from torch import Tensor
+
+from tangentlens.errors import InputError
+
+
+@dataclass(frozen=True, eq=False)
+class Manifold:
+    """Rows drawn from a manifold, and the truth about it without noise; an entropy that is not known is None."""
+
+    name: str
+    rows: Float[Tensor, "n d"]
+    dimension: int
+    curvature: Float[Tensor, "n"]
+    entropy: float | None
+
+    def __repr__(self) -> str:
+        n, d = self.rows.shape
+        return f"Manifold({self.name}, dimension {self.dimension}, {n} rows in R^{d})"
+
+
+def linear(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0) -> Manifold:
+    """A standard Gaussian in a linear subspace.
+
+    >>> linear(100, dimension=2, dim=5)
+    Manifold(linear, dimension 2, 100 rows in R^5)
+    """
+    draw = _Draw(seed)
+    entropy = dimension / 2 * math.log(2 * math.pi * math.e)
+    return draw.placed("linear", draw.normal(n, dimension), dimension, dim, noise, torch.zeros(n), entropy)
+
+
+def cube(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0) -> Manifold:
+    """The unit cube, uniform."""
+    draw = _Draw(seed)
+    return draw.placed("cube", draw.uniform(n, dimension), dimension, dim, noise, torch.zeros(n), 0.0)
+
+
+def ball(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
+    """A full ball, uniform."""
+    draw = _Draw(seed)
+    direction = torch.nn.functional.normalize(draw.normal(n, dimension), dim=1)
+    points = radius * direction * draw.uniform(n, 1) ** (1 / dimension)
+    entropy = _log_ball(dimension) + dimension * math.log(radius)
+    return draw.placed("ball", points, dimension, dim, noise, torch.zeros(n), entropy)
+
+
+def sphere(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
+    """The surface of a ball in R^(dimension + 1), uniform; its curvature is 1 / radius."""
+    draw = _Draw(seed)
+    points = radius * torch.nn.functional.normalize(draw.normal(n, dimension + 1), dim=1)
+    entropy = math.log(dimension + 1) + _log_ball(dimension + 1) + dimension * math.log(radius)
+    return draw.placed("sphere", points, dimension, dim, noise, torch.full((n,), 1 / radius), entropy)
+
+
+def torus(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
+    """The flat torus, a product of `dimension` circles, uniform: it has no edges.
+
+    II(u, u) has the entries u_i^2 / radius, so the mean of its square is 3 / ((m + 2) radius^2).
+    """
+    draw = _Draw(seed)
+    angle = 2 * math.pi * draw.uniform(n, dimension)
+    points = radius * torch.cat([angle.cos(), angle.sin()], dim=1)
+    curvature = torch.full((n,), math.sqrt(3 / (dimension + 2)) / radius)
+    entropy = dimension * math.log(2 * math.pi * radius)
+    return draw.placed("torus", points, dimension, dim, noise, curvature, entropy)
+
+
+def swiss_roll(n: int, dim: int, noise: float = 0.0, seed: int = 0, height: float = 20.0) -> Manifold:
+    """A sheet rolled along the spiral r = t from t = 1.5 pi to 4.5 pi, uniform by area.
+
+    The spiral bends by k = (t^2 + 2) / (t^2 + 1)^(3/2) and the sheet not at all across it, so II(u, u) = k u_1^2.
+    """
+    draw = _Draw(seed)
+    # The length of the spiral up to t, turned round on a fine grid.
+    grid = torch.linspace(1.5 * math.pi, 4.5 * math.pi, 100_001, dtype=torch.float64)
+    lengths = (grid * (1 + grid**2).sqrt() + grid.asinh()) / 2
+    wanted = lengths[0] + (lengths[-1] - lengths[0]) * draw.uniform(n, 1)[:, 0]
+    right = torch.searchsorted(lengths, wanted).clamp(1, len(grid) - 1)
+    part = (wanted - lengths[right - 1]) / (lengths[right] - lengths[right - 1])
+    t = grid[right - 1] + part * (grid[right] - grid[right - 1])
+    points = torch.stack([t * t.cos(), t * t.sin(), height * draw.uniform(n, 1)[:, 0]], dim=1)
+    bend = (t**2 + 2) / (t**2 + 1) ** 1.5
+    entropy = math.log(float(lengths[-1] - lengths[0]) * height)
+    return draw.placed("swiss roll", points, 2, dim, noise, math.sqrt(3 / 8) * bend, entropy)
+
+
+def quadratic(
+    n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, normals: int = 4, bend: float = 1.0
+) -> Manifold:
+    """The graph u -> (u, A(u, u) / 2) over the unit ball, with random A into `normals` further dimensions.
+
+    u is uniform in the ball; the entries of A have standard deviation `bend`.
+    """
+    draw = _Draw(seed)
+    direction = torch.nn.functional.normalize(draw.normal(n, dimension), dim=1)
+    u = direction * draw.uniform(n, 1) ** (1 / dimension)
+    half = draw.normal(normals, dimension * dimension).reshape(normals, dimension, dimension)
+    form = bend * (half + half.transpose(1, 2)) / math.sqrt(2)
+    height = torch.einsum("pab,na,nb->np", form, u, u) / 2
+    curvature = _graph_curvature(form, u)
+    return draw.placed("quadratic", torch.cat([u, height], dim=1), dimension, dim, noise, curvature, None)
+
+
+def _graph_curvature(form: Float[Tensor, "p m m"], u: Float[Tensor, "n m"]) -> Float[Tensor, "n"]:
+    """Root mean square of |II| of the graph of a quadratic form, in an orthonormal frame at each u."""
+    m = u.shape[1]
+    slope = torch.einsum("pab,nb->npa", form, u)
+    metric = torch.eye(m, dtype=u.dtype) + slope.transpose(1, 2) @ slope
+    values, vectors = torch.linalg.eigh(metric)
+    frame = vectors * values[:, None].rsqrt() @ vectors.transpose(1, 2)
+    second = torch.einsum("pab,nac,nbd->npcd", form, frame, frame)
+    # What of the second derivatives lies along the graph is no curvature.
+    along = torch.einsum("nap,npcd->nacd", (slope @ frame).transpose(1, 2), second)
+
+    def mean_square(tensor: Tensor) -> Tensor:
+        trace = tensor.diagonal(dim1=2, dim2=3).sum(dim=2)
+        return (trace.square().sum(dim=1) + 2 * tensor.square().sum(dim=(1, 2, 3))) / (m * (m + 2))
+
+    return (mean_square(second) - mean_square(along)).clamp_min(0).sqrt()
+
+
+def _log_ball(m: int) -> float:
+    """Log volume of the unit ball in R^m."""
+    return m / 2 * math.log(math.pi) - float(gammaln(m / 2 + 1))
+
+
+class _Draw:
+    """A seeded source of numbers, in fp64."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def uniform(self, n: int, d: int) -> Float[Tensor, "n d"]:
+        return torch.rand(n, d, generator=self.generator, dtype=torch.float64)
+
+    def normal(self, n: int, d: int) -> Float[Tensor, "n d"]:
+        return torch.randn(n, d, generator=self.generator, dtype=torch.float64)
+
+    def placed(
+        self,
+        name: str,
+        points: Float[Tensor, "n a"],
+        dimension: int,
+        dim: int,
+        noise: float,
+        curvature: Float[Tensor, "n"],
+        entropy: float | None,
+    ) -> Manifold:
+        """The points rotated into R^dim, with noise."""
+        needed = points.shape[1]
+        if dim < needed:
+            raise InputError(f"a {name} of dimension {dimension} needs dim of at least {needed}, but it is {dim}")
+        rotation = torch.linalg.qr(self.normal(dim, needed)).Q
+        rows = points @ rotation.T + noise * self.normal(len(points), dim)
+        return Manifold(name, rows, dimension, curvature.double(), entropy)
