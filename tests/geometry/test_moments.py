@@ -40,6 +40,14 @@ def test_spectrum_is_numpys_and_descends():
     np.testing.assert_allclose(Moments.of(x).spectrum(), expected, atol=1e-12)
 
 
+def test_a_spectrum_is_of_all_rows_seen_so_far_and_ones_own_to_change():
+    a, b = rows(50, 6, 0), 3 * rows(50, 6, 1)
+    moments = Moments.of(a)
+    moments.spectrum().zero_()
+    np.testing.assert_allclose(moments.spectrum(), Moments.of(a).spectrum())
+    np.testing.assert_allclose(moments.update(b).spectrum(), Moments.of(torch.cat([a, b])).spectrum(), rtol=1e-9)
+
+
 def test_fewer_rows_than_features_give_zeros_not_negatives():
     spectrum = Moments.of(rows(3, 8, 0)).spectrum()
     assert (spectrum >= 0).all()

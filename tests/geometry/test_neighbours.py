@@ -54,6 +54,15 @@ def test_a_direction_that_drowns_the_others_in_fp32_does_not_hide_neighbours(gen
     np.testing.assert_allclose(nearest(x, 2)[0], expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("gap", [1e2, 1e3, 3e3])
+def test_rounding_that_may_decide_is_searched_again(gap, generator):
+    """Clusters so far apart that fp32 is wrong for some rows only, those whose candidates lie close together."""
+    x = torch.rand(4000, 2, generator=generator, dtype=torch.float64)
+    x[2000:] += gap
+    expected = cKDTree(x.numpy()).query(x.numpy(), k=3)[0][:, 1:]
+    np.testing.assert_allclose(nearest(x, 2)[0], expected, rtol=1e-9)
+
+
 def test_too_few_rows_are_refused():
     with pytest.raises(InputError, match="need at least 3 rows, but 2 came"):
         nearest(torch.zeros(2, 4), 2)
