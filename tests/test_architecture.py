@@ -22,6 +22,7 @@ ROOMS = [
     "capture",
     "measures",
     "lens",
+    "profile",
     "training",
     "studies",
     "report",

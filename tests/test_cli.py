@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from tangentlens import open_run
 from tangentlens.studies.study import run_study
-from tiny import TINY
+from tiny import TINY, save_tiny
 
 COMMAND = [sys.executable, "-c", "from tangentlens.cli import main; main()"]
 ENV = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
@@ -36,7 +37,7 @@ def run(tmp_path_factory):
     return run_study(TINY, tmp_path_factory.mktemp("cli") / "run", lambda *_: None)
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["report"], ["doctor"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["profile"], ["report"], ["doctor"]])
 def test_help_has_an_example(command):
     done = tangentlens(*command, "--help")
     assert done.returncode == 0
@@ -76,6 +77,24 @@ def test_report_prints_findings_and_where_things_are(run):
     assert "of the gradient's energy (order 1) on average over sites" in done.stdout
     assert f"Report: {run.path / 'report.html'}" in done.stdout
     assert tangentlens("report", run.path, "--quiet").stdout == ""
+
+
+def test_profile_prints_a_table_and_its_run_is_one_that_report_opens(tmp_path):
+    model = save_tiny(tmp_path / "tiny")
+    arguments = ["profile", model, "--out", tmp_path / "run", "--batches", 3, "--batch-tokens", 128, "--length", 16]
+    done = tangentlens(*arguments)
+    assert done.returncode == 0, done.stderr
+    assert "tiny: about" in done.stderr
+    assert "GiB of memory" in done.stderr
+    assert "tiny, site by site: mean ± standard deviation over batches" in done.stdout
+    assert "Anisotropy over depth is" in done.stdout
+    assert len(re.findall(r"^ ?resid\.\d", done.stdout, flags=re.MULTILINE)) == 4
+    told = json.loads(tangentlens(*arguments, "--json").stdout)
+    assert told["tables"][0]["rows"][0]["site"] == "resid.0"
+    assert tangentlens(*arguments, "--quiet").stdout == ""
+    assert tangentlens("report", tmp_path / "run").returncode == 0
+    fails(1, *arguments, "--seed", 1, says="holds a run with another configuration")
+    fails(1, "profile", tmp_path / "none", says="there is no directory")
 
 
 def test_json_is_for_programs(run, tmp_path):

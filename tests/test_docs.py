@@ -8,7 +8,7 @@ import torch
 import typer.main
 
 from tangentlens.cli import app
-from tiny import tiny_batch, tiny_model
+from tiny import save_tiny, tiny_batch, tiny_model
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")])
@@ -26,6 +26,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
         "model": model,
         "optimizer": torch.optim.AdamW(model.parameters()),
         "loader": [tiny_batch(seed) for seed in range(3)],
+        "save_model": save_tiny,
     }
     for block in blocks(page, "python"):
         exec(block, names)

@@ -1,7 +1,11 @@
 """Small things that many tests share."""
 
 import torch
+from tokenizers import processors
+from transformers import PreTrainedTokenizerFast
 
+from tangentlens.corpora.text import builtin_text
+from tangentlens.corpora.tokens import train_tokenizer
 from tangentlens.models.small import small_model
 from tangentlens.studies.study import Study
 
@@ -15,3 +19,20 @@ def tiny_model(kind="decoder", seed=0):
 def tiny_batch(seed=0, batch=8, length=12):
     tokens = torch.randint(2, 64, (batch, length), generator=torch.Generator().manual_seed(seed))
     return {"input_ids": tokens, "labels": tokens}
+
+
+def save_tiny(folder, vocabulary=400, specials=False, kind="decoder"):
+    """A tiny model and a tokenizer of its own in `folder`, as transformers keeps them."""
+    tokenizer = train_tokenizer(builtin_text()[:100_000], vocabulary)
+    names = {"pad_token": "[PAD]", "mask_token": "[MASK]"}
+    if specials:
+        # Two characters that occur in the text as well, so that masking by position alone would not do.
+        first, second = (tokenizer.id_to_token(place) for place in (2, 3))
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=f"{first} $A {second}", special_tokens=[(first, 2), (second, 3)]
+        )
+        names |= {"cls_token": first, "sep_token": second}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **names).save_pretrained(folder)
+    model = small_model(kind, vocabulary, layers=3, width=32, length=64, mask=1, seed=0)
+    model.save_pretrained(folder)
+    return folder

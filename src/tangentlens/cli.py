@@ -17,10 +17,19 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from tangentlens.errors import InputError
+from tangentlens.profile import Estimate, Profile, Watcher, run_profile
 from tangentlens.runs.run import open_run
 from tangentlens.studies.study import DEMO, run_study
 
@@ -35,6 +44,8 @@ app = typer.Typer(
 INTERRUPTED = 130
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed, same numbers.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs, and nothing else.")]
 
 
@@ -78,13 +89,11 @@ def demo(
         "runs/demo"
     ),
     text: Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")] = None,
-    sites: Annotated[
-        str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")
-    ] = "resid",
+    sites: Sites = "resid",
     rank: Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")] = DEMO.rank,
     steps: Annotated[int, typer.Option(min=2, help="Training steps of each model.")] = DEMO.steps,
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak learning rate.")] = DEMO.learning_rate,
-    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed, same numbers.")] = DEMO.seed,
+    seed: Seed = DEMO.seed,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -106,6 +115,48 @@ def demo(
     report([run.path], out=None, quiet=quiet, as_json=as_json)
 
 
+@app.command(epilog="Example: tangentlens profile EleutherAI/pythia-70m@step1000 google-bert/bert-base-uncased")
+def profile(
+    models: Annotated[list[str], typer.Argument(help="Directories, hub ids or id@revision; drawn together.")],
+    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")] = None,
+    sites: Sites = "resid",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Run directory; runs/profile-MODEL by default. An unfinished one is gone on with."),
+    ] = None,
+    batches: Annotated[
+        int, typer.Option(min=2, help="Batches of token vectors; means and deviations are over them.")
+    ] = 5,
+    batch_tokens: Annotated[int, typer.Option(min=64, help="Shuffled token vectors in a batch.")] = 4096,
+    length: Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")] = 128,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16.")] = "float32",
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that a model's repository brings along.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Anisotropy, mean cosine, dimension, entropy and the rest of finished models, layer by layer."""
+    wanted = Profile(
+        models=tuple(models),
+        text=None if text is None else str(text),
+        sites=tuple(sites.split(",")),
+        batches=batches,
+        batch_tokens=batch_tokens,
+        length=length,
+        seed=seed,
+        device=device,
+        dtype=dtype,
+        trust_remote_code=trust_remote_code,
+    )
+    folder = out or Path("runs") / ("profile-" + "-".join(Path(model).name or "model" for model in models))
+    with _profile_progress(hidden=quiet or as_json) as watcher:
+        run = run_profile(wanted, folder, watcher)
+    report([run.path], out=None, quiet=quiet, as_json=as_json)
+
+
 @app.command(epilog="Example: tangentlens report runs/demo --out demo.html")
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; several are drawn together.")],
@@ -120,11 +171,13 @@ def report(
     page = write_report(opened, out or opened[0].path / "report.html")
     if as_json:
         found = [asdict(finding) for finding in page.findings]
-        told = {"runs": [str(path) for path in runs], "report": str(page.path), "findings": found}
+        tables = [{"title": table.title, "rows": table.frame.to_dicts()} for table in page.tables]
+        told = {"runs": [str(path) for path in runs], "report": str(page.path), "findings": found, "tables": tables}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     elif not quiet:
         console = Console(highlight=False)
-        _print_table(console, page.table)
+        for table in page.tables:
+            _print_table(console, table.title, table.frame)
         for (run, model), sentences in groupby(page.findings, key=lambda finding: (finding.run, finding.model)):
             console.print(f"\n[bold]{escape(model)}[/bold] ({escape(run)})")
             bullets = Table.grid(padding=(0, 1))
@@ -152,6 +205,26 @@ def doctor(as_json: Json = False) -> None:
 
 
 @contextmanager
+def _profile_progress(hidden: bool) -> Iterator[Watcher]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=hidden) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def estimate(found: Estimate) -> None:
+            about = f"about {found.seconds / 60:.0f} min" if found.seconds > 90 else f"about {found.seconds:.0f} s"
+            bars.console.print(
+                f"{escape(found.model)}: {about}, {found.bytes / 2**30:.1f} GiB of memory", highlight=False
+            )
+
+        def progress(model: str, done: int, total: int) -> None:
+            if model not in tasks:
+                tasks[model] = bars.add_task(escape(model), total=total)
+            bars.update(tasks[model], completed=done)
+
+        yield Watcher(estimate, progress)
+
+
+@contextmanager
 def _progress(models: tuple[str, ...], steps: int, hidden: bool) -> Iterator[Callable[[str, int, float], None]]:
     columns = (
         TextColumn("{task.description}"),
@@ -172,8 +245,7 @@ def _progress(models: tuple[str, ...], steps: int, hidden: bool) -> Iterator[Cal
         yield tell
 
 
-def _print_table(console: Console, frame: pl.DataFrame) -> None:
-    title = "Share of the gradient, mean over sites; 95% intervals over sequences"
+def _print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     shown = frame if frame["run"].n_unique() > 1 else frame.drop("run")
     for name in shown.columns:

@@ -2,21 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import product
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.intervals import Interval, anisotropy_replicates, share_jackknife
 from tangentlens.alignment.tangent_test import ORDERS, PROXY, TangentTest, average, tangent_test
 from tangentlens.capture.hooks import Rows
+from tangentlens.errors import InputError
+from tangentlens.geometry.alpha_req import alpha_req
 from tangentlens.geometry.anisotropy import anisotropy
+from tangentlens.geometry.cosine import rogue_dimensions
 from tangentlens.geometry.dimension import IntrinsicDimension, intrinsic_dimension
+from tangentlens.geometry.entropy import manifold_entropy
+from tangentlens.geometry.local_anisotropy import local_anisotropy
+from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.neighbours import distinct_rows
+from tangentlens.geometry.partition import partition_isotropy
+from tangentlens.geometry.ranks import (
+    effective_rank,
+    entropy_rank,
+    isoscore,
+    participation_ratio,
+    rankme,
+    stable_rank,
+)
 from tangentlens.geometry.rows import as_rows
 from tangentlens.runs.records import Record
 
@@ -25,6 +42,46 @@ MEAN_SITE = "mean"
 
 # The variant of measures that take the first occurrence of each token type only.
 ONE_PER_TYPE = "one_per_type"
+
+
+def profile_measures(rows: Float[Tensor, "n d"], tokens: Int[Tensor, "n"]) -> dict[str, float]:
+    """Every measure of activations by its name in records, `metric` or `metric:variant`; NaN where there is none.
+
+    A new measure is a line here.
+    """
+    rows = as_rows(rows)
+    moments = Moments.of(rows)
+    types = rows[distinct_rows(tokens[:, None].double())]
+    dimension = cache(lambda: intrinsic_dimension(rows))
+    local = cache(lambda: local_anisotropy(rows))
+    rogue = cache(lambda: rogue_dimensions(rows))
+    measures: dict[str, Callable[[], float]] = {
+        "anisotropy": lambda: anisotropy(moments),
+        "mean_cosine": lambda: float(rogue().sum()),
+        "intrinsic_dimension": lambda: dimension().value,
+        f"intrinsic_dimension:{ONE_PER_TYPE}": lambda: intrinsic_dimension(types).value,
+        "manifold_entropy": lambda: manifold_entropy(rows, dimension().value).value,
+        "local_anisotropy": lambda: local().value,
+        "local_anisotropy:matched": lambda: local().matched,
+        "isoscore": lambda: isoscore(moments),
+        "partition_isotropy": lambda: partition_isotropy(rows),
+        "participation_ratio": lambda: participation_ratio(moments),
+        "effective_rank": lambda: effective_rank(moments),
+        "entropy_rank": lambda: entropy_rank(moments),
+        "rankme": lambda: rankme(moments),
+        "stable_rank": lambda: stable_rank(moments),
+        "alpha_req": lambda: alpha_req(moments),
+        "rogue_dimensions": lambda: float(rogue().amax() / rogue().sum()),
+        "duplicates": lambda: float(dimension().n_duplicates),
+    }
+    return {name: _or_nan(measure) for name, measure in measures.items()}
+
+
+def _or_nan(measure: Callable[[], float]) -> float:
+    try:
+        return measure()
+    except InputError:
+        return math.nan
 
 
 @dataclass(frozen=True, eq=False)

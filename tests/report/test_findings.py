@@ -3,7 +3,7 @@ import math
 import polars as pl
 import pytest
 
-from tangentlens.report.findings import findings, read_runs, share_table
+from tangentlens.report.findings import findings, profile_table, read_runs, share_table
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
 
@@ -118,3 +118,42 @@ def test_records_without_shares_give_no_findings_and_an_empty_table():
     assert findings(as_frame("r", [Record(model="m", metric="loss", value=1.0)])) == []
     assert share_table(as_frame("r", [Record(model="m", metric="loss", value=1.0)])).height == 0
     assert isinstance(share_table(as_frame("r", [])), pl.DataFrame)
+
+
+def profile_cells(metric, values, variant="", half=0.01):
+    about = {"quantity": "activation", "rank": None, "ci_over": "batches", "variant": variant}
+    return [
+        cell(metric, value, value - half, value + half, site=f"resid.{i}", depth=i / (len(values) - 1), **about)
+        for i, value in enumerate(values)
+    ] + [
+        cell(f"{metric}_sd", half / 2, site=f"resid.{i}", depth=i / (len(values) - 1), quantity="activation", rank=None)
+        for i in range(len(values))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("bell", "Anisotropy over depth is a bell: 0.500 at resid.1, above the higher end by 0.300 [0.200, 0.400]"),
+        ("valley", "Anisotropy over depth is a valley: 0.500 at resid.1"),
+        ("irregular", "Anisotropy over depth is irregular: 0.500 at resid.1"),
+        ("monotone", "Anisotropy over depth is monotone: the last site is off the first by 0.300"),
+        ("flat", "Anisotropy over depth is flat"),
+    ],
+)
+def test_the_shape_of_a_profile_is_told(kind, says):
+    shape = cell("shape_of_anisotropy", 0.3, 0.2, 0.4, site="resid.1", variant=kind, quantity="activation")
+    assert says in texts(*profile_cells("anisotropy", [0.2, 0.5, 0.1]), shape)
+
+
+def test_clusters_are_called_rounder_or_longer_by_their_intervals():
+    inside = profile_cells("local_anisotropy", [0.1, 0.5, 0.3])
+    random = profile_cells("local_anisotropy", [0.3, 0.3, 0.3], variant="matched")
+    said = texts(*inside, *random)
+    assert "below that of as many random rows at 1 of 3 sites and above it at 1 (means 0.300 and 0.300)" in said
+
+
+def test_a_profile_is_a_table_of_means_and_deviations_in_order_of_depth():
+    table = profile_table(as_frame("r", profile_cells("anisotropy", [0.2, 0.5, 0.1]) + profile_cells("rankme", [1, 2])))
+    assert table.columns == ["run", "model", "site", "anisotropy"]
+    assert table["anisotropy"].to_list() == ["0.2 ±0.005", "0.5 ±0.005", "0.1 ±0.005"]

@@ -3,15 +3,17 @@ import shutil
 import subprocess
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from tangentlens import InputError
+from tangentlens.profile import Profile, run_profile
 from tangentlens.report.figures import FIGURES, draw_all, share_over_depth
 from tangentlens.report.page import write_report
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
 from tangentlens.studies.study import run_study
-from tiny import TINY
+from tiny import TINY, save_tiny
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +22,19 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(run):
-    return write_report([run], run.path / "report.html").path
+def profiled(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("profiled")
+    wanted = Profile(models=(str(save_tiny(folder / "tiny")),), batches=3, batch_tokens=128, length=16)
+    return run_profile(wanted, folder / "a-profile")
 
 
-def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run):
-    figures = draw_all(run.records)
+@pytest.fixture(scope="module")
+def page(run, profiled):
+    return write_report([run, profiled], run.path / "report.html").path
+
+
+def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled):
+    figures = draw_all(pl.concat([run.records, profiled.records]))
     assert len(figures) == len(FIGURES)
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
     assert all("interval" in figure.caption for figure in figures)

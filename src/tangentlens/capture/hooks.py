@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tangentlens.capture.batch import Batch, Objective, read_batch
-from tangentlens.capture.sites import Site
+from tangentlens.capture.sites import Site, watch
 from tangentlens.errors import InputError
 
 
@@ -72,10 +73,7 @@ class Capture:
         self._handles.append(self.model.register_forward_pre_hook(self._read_batch, with_kwargs=True))
         for site in self.sites:
             self._pieces[site.name] = []
-            if site.side == "input":
-                self._handles.append(site.module.register_forward_pre_hook(self._on_input(site), with_kwargs=True))
-            else:
-                self._handles.append(site.module.register_forward_hook(self._on_output(site)))
+            self._handles.append(watch(site, partial(self._watch, site)))
         return self
 
     def __exit__(
@@ -120,20 +118,6 @@ class Capture:
             self._first = self._sequences
             self._sequences += len(self._batch.tokens)
 
-    def _on_input(self, site: Site) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            self._watch(site, next((value for value in (*args, *kwargs.values()) if _is_hidden(value)), None))
-
-        return hook
-
-    def _on_output(self, site: Site) -> Any:
-        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
-            values = output.values() if hasattr(output, "values") and not isinstance(output, Tensor) else output
-            candidates = [values] if isinstance(values, Tensor) else list(values)
-            self._watch(site, next((value for value in candidates if _is_hidden(value)), None))
-
-        return hook
-
     def _watch(self, site: Site, hidden: Tensor | None) -> None:
         if not torch.is_grad_enabled():
             return
@@ -147,7 +131,3 @@ class Capture:
             piece = _Piece(batch, self._first, hidden.detach()[batch.keep])
             self._pieces[site.name].append(piece)
             hidden.register_hook(piece.add)
-
-
-def _is_hidden(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Literal
+from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from tangentlens.errors import InputError
 
@@ -55,6 +56,26 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
         raise InputError("at least one site must be named, but none is; 'resid' is the whole residual stream")
     order = {name: place for place, name in enumerate(known)}
     return sorted(chosen.values(), key=lambda site: order[site.name])
+
+
+def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
+    """Let `see` have the very tensor (batch, length, width) that flows through a site, or None if none does."""
+
+    def on_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        see(next((value for value in (*args, *kwargs.values()) if _is_hidden(value)), None))
+
+    def on_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        values = output.values() if hasattr(output, "values") and not isinstance(output, Tensor) else output
+        candidates = [values] if isinstance(values, Tensor) else list(values)
+        see(next((value for value in candidates if _is_hidden(value)), None))
+
+    if site.side == "input":
+        return site.module.register_forward_pre_hook(on_input, with_kwargs=True)
+    return site.module.register_forward_hook(on_output)
+
+
+def _is_hidden(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3
 
 
 def _matches(name: str, pattern: str) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from tangentlens.errors import InputError
 from tangentlens.geometry.anisotropy import anisotropy
 from tangentlens.geometry.clusters import k_means
-from tangentlens.geometry.rows import as_rows
+from tangentlens.geometry.rows import as_rows, product
 
 
 @dataclass(frozen=True)
@@ -51,13 +51,21 @@ def local_anisotropy(x: Any, n_clusters: int = 16, seed: int = 0) -> LocalAnisot
     return LocalAnisotropy(inside, _mean_anisotropy(rows, label[mixed])[0], used)
 
 
+def _anisotropy(rows: Float[Tensor, "n d"]) -> float:
+    """`anisotropy` from the smaller of X^T X and X X^T: clusters often have fewer rows than features."""
+    if len(rows) > rows.shape[1]:
+        return anisotropy(rows)
+    gram = product((rows - rows.mean(dim=0)).T)
+    return float(torch.linalg.eigvalsh(gram)[-1] / gram.trace())
+
+
 def _mean_anisotropy(rows: Float[Tensor, "n d"], label: Int[Tensor, "n"]) -> tuple[float, int]:
     """The mean over groups, weighted by their rows, and how many groups have one."""
     total, weight, used = 0.0, 0, 0
     for group in label.unique().tolist():
         members = rows[label == group]
         if not (members == members[0]).all():
-            total += len(members) * anisotropy(members)
+            total += len(members) * _anisotropy(members)
             weight += len(members)
             used += 1
     return total / max(weight, 1), used

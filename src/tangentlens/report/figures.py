@@ -9,6 +9,7 @@ import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import cycle
 from typing import Any
 
 import plotly.graph_objects as go
@@ -17,7 +18,8 @@ from plotly.subplots import make_subplots
 
 from tangentlens.alignment.tangent_test import PROXY
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
-from tangentlens.report.findings import last_measured
+from tangentlens.profile import BATCHES, SHAPE
+from tangentlens.report.findings import PROFILED, last_measured
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 VARIANTS = {
@@ -32,6 +34,7 @@ GEOMETRY = {
     "intrinsic_dimension": "dimension, all tokens",
     ONE_PER_TYPE: "dimension, one row per type",
 }
+_MODELS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _BLUES = ("#B9D6EE", "#7FB2DA", "#3C87C0", "#0B4F8A")
 OVER_SEQUENCES = (
     "95% jackknife intervals over the test sequences of the step's batch; the fitted subspaces are held fixed"
@@ -117,6 +120,7 @@ def geometry_over_depth(records: pl.DataFrame) -> Figure | None:
         pl.col("quantity") == "activation",
         pl.col("metric").is_in(["anisotropy", "intrinsic_dimension"]),
         pl.col("depth").is_not_null(),
+        pl.col("ci_over") != BATCHES,
     )
     if rows["depth"].n_unique() < 2:
         return None
@@ -142,6 +146,33 @@ def geometry_over_depth(records: pl.DataFrame) -> Figure | None:
     return Figure(_anisotropy_title(rows), caption, _styled(plot, 820))
 
 
+def profile_over_depth(records: pl.DataFrame) -> Figure | None:
+    """Every measure of a profile over depth, all models together."""
+    names = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
+    rows = _labelled(records).filter(pl.col("ci_over") == BATCHES, pl.col("depth").is_not_null())
+    rows = rows.with_columns(name=names).filter(pl.col("name").is_in(list(PROFILED)))
+    if rows["depth"].n_unique() < 2:
+        return None
+    shown = [name for name in PROFILED if name in rows["name"]]
+    n_rows = -(-len(shown) // 3)
+    titles = [PROFILED[name] for name in shown]
+    plot = make_subplots(n_rows, 3, shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.09)
+    for place, name in enumerate(shown):
+        for colour, model in zip(cycle(_MODELS), _models(rows), strict=False):
+            line = rows.filter(pl.col("name") == name, pl.col("model_label") == model).sort("depth")
+            if line.height:
+                trace = _bars(line, "depth", model, colour).update(
+                    legendgroup=model, showlegend=place == 0, text=line["site"].to_list()
+                )
+                plot.add_trace(trace, row=place // 3 + 1, col=place % 3 + 1)
+    plot.update_xaxes(title_text="depth (0: before the first block, 1: after the last)", row=n_rows, col=2)
+    caption = (
+        "Means over batches of shuffled token vectors, with 95% intervals over batches. The shape of a profile (bell, "
+        "valley, irregular, monotone, flat) is decided over the same batches."
+    )
+    return Figure(_profile_title(rows, records), caption, _styled(plot, 260 * n_rows + 80))
+
+
 def training(records: pl.DataFrame) -> Figure | None:
     """Loss over the steps."""
     rows = _labelled(records).filter(pl.col("metric") == "loss").sort("model_label", "step")
@@ -159,6 +190,7 @@ FIGURES: tuple[Callable[[pl.DataFrame], Figure | None], ...] = (
     share_over_depth,
     share_by_frequency,
     geometry_over_depth,
+    profile_over_depth,
     training,
 )
 
@@ -297,6 +329,16 @@ def _anisotropy_title(rows: pl.DataFrame) -> str:
         low, high = cells.row(0, named=True), cells.row(-1, named=True)
         told.append(f"{model} {low['value']:.2f} ({low['site']}) to {high['value']:.2f} ({high['site']})")
     return "Anisotropy over depth at the last step: " + "; ".join(sorted(told))
+
+
+def _profile_title(rows: pl.DataFrame, records: pl.DataFrame) -> str:
+    shapes = _labelled(records).filter(pl.col("metric") == f"{SHAPE}anisotropy")
+    kinds = dict(zip(shapes["model_label"], shapes["variant"], strict=True))
+    told = []
+    for (model,), line in rows.filter(pl.col("name") == "anisotropy").group_by(["model_label"], maintain_order=True):
+        values = line["value"].to_list()
+        told.append(f"{model} {min(values):.2g} to {max(values):.2g} ({kinds.get(str(model), 'no shape decided')})")
+    return "Anisotropy over depth: " + "; ".join(sorted(told))
 
 
 def _frequency_title(records: pl.DataFrame) -> str:

@@ -13,10 +13,26 @@ from tangentlens.alignment.intervals import Interval
 from tangentlens.alignment.tangent_test import CONTROLS, PROXY
 from tangentlens.alignment.verdict import emergence
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
+from tangentlens.profile import BATCHES, SHAPE
 from tangentlens.runs.run import Run
 
 # A log-ratio nearer to 0 than this is called 'about as much': 5%.
 CLOSE = 0.05
+
+# What of a profile is told and shown, and how it is called there.
+PROFILED = {
+    "anisotropy": "anisotropy",
+    "mean_cosine": "mean cosine",
+    "intrinsic_dimension": "dimension",
+    f"intrinsic_dimension:{ONE_PER_TYPE}": "dimension of types",
+    "manifold_entropy": "entropy (nats)",
+    "effective_rank": "effective rank",
+    "isoscore": "IsoScore",
+    "local_anisotropy": "anisotropy inside clusters",
+    "local_anisotropy:matched": "anisotropy of as many random rows",
+}
+# Those that have a sentence on their shape, and a column in the table.
+HEADLINES = tuple(PROFILED)[:5]
 
 Row = dict[str, Any]
 
@@ -64,6 +80,8 @@ def _sentences(rows: pl.DataFrame) -> Iterator[str]:
         for variant, what in (("", "over all tokens"), (ONE_PER_TYPE, "with one row per token type")):
             about = f"Intrinsic dimension of the activations at {middle}, {what},"
             yield from _change(rows, "intrinsic_dimension", variant, middle, about)
+    yield from _shapes(rows)
+    yield from _clusters(rows)
     yield from _unmeasured(rows)
 
 
@@ -180,6 +198,50 @@ def _change(rows: pl.DataFrame, metric: str, variant: str, site: str, what: str)
         yield f"{what} is not told apart between {_at(first)} and {_at(last)}."
 
 
+def _shapes(rows: pl.DataFrame) -> Iterator[str]:
+    """What a profile over depth looks like, by the test over batches."""
+    for row in rows.filter(pl.col("metric").str.starts_with(SHAPE)).iter_rows(named=True):
+        *variant, kind = row["variant"].split(":")
+        name = ":".join([row["metric"].removeprefix(SHAPE), *variant])
+        if name not in HEADLINES:
+            continue
+        what = PROFILED[name]
+        there = rows.filter(
+            pl.col("metric") == row["metric"].removeprefix(SHAPE),
+            pl.col("variant") == ":".join(variant),
+            pl.col("site") == row["site"],
+        )
+        value = f"{there['value'][0]:#.3g} at {row['site']}"
+        told = {
+            "bell": f"a bell: {value}, above the higher end by {_interval(row)}",
+            "valley": f"a valley: {value}, off the lower end by {_interval(row)}",
+            "irregular": f"irregular: {value}, off both ends by at least {_interval(row)}, but no bell or valley",
+            "monotone": f"monotone: the last site is off the first by {_interval(row)}",
+            "flat": f"flat: the last site is off the first by {_interval(row)}",
+        }[kind]
+        yield f"{what[0].upper()}{what[1:]} over depth is {told} (over batches)."
+
+
+def _clusters(rows: pl.DataFrame) -> Iterator[str]:
+    """Whether the space is rounder inside clusters than as a whole."""
+    inside, random = (
+        rows.filter(pl.col("metric") == "local_anisotropy", pl.col("variant") == variant, pl.col("ci_over") == BATCHES)
+        for variant in ("", "matched")
+    )
+    both = inside.join(random, on="site", suffix="_random")
+    if both.height:
+        rounder = both.filter(pl.col("ci_high") < pl.col("ci_low_random")).height
+        longer = both.filter(pl.col("ci_low") > pl.col("ci_high_random")).height
+        yield (
+            f"Inside clusters, the anisotropy is below that of as many random rows at {rounder} of {both.height} sites "
+            f"and above it at {longer} (means {_mean(both['value'])} and {_mean(both['value_random'])})."
+        )
+
+
+def _mean(values: pl.Series) -> str:
+    return f"{sum(values) / len(values):#.3g}"
+
+
 def _unmeasured(rows: pl.DataFrame) -> Iterator[str]:
     missing = rows.filter(pl.col("metric") == "unmeasured").sort("step")
     if missing.height:
@@ -237,6 +299,26 @@ def share_table(records: pl.DataFrame) -> pl.DataFrame:
             pl.col("ratio").fill_null("").alias("proxy / it"),
         )
     )
+
+
+def profile_table(records: pl.DataFrame) -> pl.DataFrame:
+    """Site by site, the mean and standard deviation over batches of the headlines of a profile."""
+    key = ["run", "model", "site"]
+    names = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
+    rows = records.filter(pl.col("ci_over") == BATCHES, pl.col("depth").is_not_null()).with_columns(name=names)
+    sds = records.with_columns(name=names.str.replace("_sd", "", literal=True)).filter(
+        pl.col("metric").str.ends_with("_sd")
+    )
+    told = (
+        rows.join(sds.select(*key, "name", sd="value"), on=[*key, "name"], how="left")
+        .filter(pl.col("name").is_in(HEADLINES))
+        .with_columns(told=_told(pl.struct("value", "sd"), lambda row: f"{row['value']:.3g} ±{row['sd']:.1g}"))
+    )
+    columns = [name for name in HEADLINES if name in told["name"]]
+    wide = told.sort("run", "model", "depth", maintain_order=True).pivot(
+        "name", index=key, values="told", maintain_order=True
+    )
+    return wide.select(*key, *(pl.col(name).alias(PROFILED[name]) for name in columns))
 
 
 def _told(estimate: pl.Expr, tell: Callable[[Row], str]) -> pl.Expr:

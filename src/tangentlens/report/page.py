@@ -14,9 +14,17 @@ import polars as pl
 
 from tangentlens.errors import InputError
 from tangentlens.report.figures import draw_all
-from tangentlens.report.findings import Finding, findings, read_runs, share_table
+from tangentlens.report.findings import Finding, findings, profile_table, read_runs, share_table
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with what its entries are."""
+
+    title: str
+    frame: pl.DataFrame
 
 
 @dataclass(frozen=True)
@@ -25,7 +33,7 @@ class Report:
 
     path: Path
     findings: list[Finding]
-    table: pl.DataFrame
+    tables: list[Table]
 
 
 def write_report(runs: Sequence[Run], out: Path) -> Report:
@@ -36,7 +44,14 @@ def write_report(runs: Sequence[Run], out: Path) -> Report:
     if out.is_dir():
         raise InputError(f"the report must be a file, but {out} is a folder; name a file in it, such as report.html")
     make_directory(out.parent)
-    report = Report(out, findings(records), share_table(records))
+    tables = [
+        Table("Share of the gradient, mean over sites; 95% intervals over sequences", share_table(records)),
+        *(
+            Table(f"{model}, site by site: mean ± standard deviation over batches", frame.drop("model"))
+            for (model,), frame in profile_table(records).group_by(["model"], maintain_order=True)
+        ),
+    ]
+    report = Report(out, findings(records), [table for table in tables if table.frame.height])
     write_whole(out, _page(runs, records, report).encode())
     return report
 
@@ -48,7 +63,7 @@ def _page(runs: Sequence[Run], records: pl.DataFrame, report: Report) -> str:
     return environment.get_template("page.html.jinja").render(
         title=", ".join(run.name for run in runs),
         findings=report.findings,
-        table=report.table,
+        tables=report.tables,
         figures=[(figure.title, figure.caption, _div(figure.plot, i)) for i, figure in enumerate(draw_all(records))],
         manifests=[(run.name, json.dumps(run.manifest, indent=2)) for run in runs],
         plotly_js=plotly.offline.get_plotlyjs(),

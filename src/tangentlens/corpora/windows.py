@@ -1,0 +1,89 @@
+"""Windows of tokens from all over a text, in random order, however long the text: only what is used is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from tangentlens.corpora.text import builtin_text
+from tangentlens.errors import InputError
+
+_CHUNK = 2**16
+# Windows of this many chunks are mixed before any is given.
+_MIXED = 16
+
+
+@dataclass(frozen=True)
+class Text:
+    """A text that is read in pieces: a UTF-8 file, or what Python ships if `path` is None."""
+
+    path: Path | None = None
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        if self.path is None:
+            return len(builtin_text().encode())
+        try:
+            return self.path.stat().st_size
+        except OSError as error:
+            raise InputError(f"{self.path} must be a text file, but: {error.strerror}; check the path") from error
+
+    @property
+    def sha256(self) -> str:
+        """Of all its bytes."""
+        digest = hashlib.sha256()
+        for start in range(0, self.size, 2**24):
+            digest.update(self._bytes(start, 2**24))
+        return digest.hexdigest()
+
+    def piece(self, start: int, length: int) -> str:
+        """About the given bytes, cut at white space so that no word or character is broken."""
+        data = self._bytes(start, length)
+        first = 0 if start == 0 else _space(data) + 1
+        last = len(data) if start + length >= self.size else len(data) - 1 - _space(data[::-1])
+        try:
+            return data[first:last].decode()
+        except UnicodeDecodeError as error:
+            raise InputError(f"{self.path} must be UTF-8 text, but is not ({error}); convert it first") from error
+
+    def _bytes(self, start: int, length: int) -> bytes:
+        if self.path is None:
+            return builtin_text().encode()[start : start + length]
+        try:
+            with self.path.open("rb") as file:
+                file.seek(start)
+                return file.read(length)
+        except OSError as error:
+            raise InputError(f"{self.path} must be a text file, but: {error.strerror}; check the path") from error
+
+
+def windows(text: Text, encode: Callable[[str], list[int]], length: int, seed: int) -> Iterator[Int[Tensor, "length"]]:
+    """Windows of `length` tokens, each once, in an order that the seed decides.
+
+    >>> first = next(windows(Text(), lambda piece: list(piece.encode()), length=8, seed=0))
+    >>> first.shape
+    torch.Size([8])
+    """
+    generator = torch.Generator().manual_seed(seed)
+    n_chunks = -(-text.size // _CHUNK)
+    order = torch.randperm(n_chunks, generator=generator).tolist()
+    for mixed in range(0, n_chunks, _MIXED):
+        found: list[Tensor] = []
+        for chunk in order[mixed : mixed + _MIXED]:
+            ids = torch.tensor(encode(text.piece(chunk * _CHUNK, _CHUNK)), dtype=torch.int64)
+            found += ids[: len(ids) // length * length].reshape(-1, length).unbind()
+        for place in torch.randperm(len(found), generator=generator).tolist():
+            yield found[place]
+
+
+def _space(data: bytes) -> int:
+    """Where the first white space is; text without any is cut anywhere."""
+    places = [place for place in (data.find(b" "), data.find(b"\n")) if place >= 0]
+    return min(places, default=-1)

@@ -1,0 +1,256 @@
+"""The geometry of finished models, layer by layer: what someone wants who wants one plot of one model, now."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy import stats
+from torch import Tensor
+
+from tangentlens.capture.forward import activations
+from tangentlens.capture.sites import Site, find_sites
+from tangentlens.corpora.windows import Text, windows
+from tangentlens.errors import InputError
+from tangentlens.geometry.shape import profile_shape
+from tangentlens.measures import profile_measures
+from tangentlens.models.load import load_model
+from tangentlens.models.small import weight_hash
+from tangentlens.runs.records import Record
+from tangentlens.runs.run import Run, create_run
+
+# Rows of all sites that are held at once, in bytes, beyond one batch.
+_HELD = 2**30
+# Tokens of one forward pass.
+_FORWARD = 2048
+SHAPE = "shape_of_"
+BATCHES = "batches"
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What to look at: models (directories, hub ids, `id@revision`), a text, sites, how much, and where to compute."""
+
+    models: tuple[str, ...]
+    text: str | None = None
+    sites: str | tuple[str, ...] = "resid"
+    batches: int = 5
+    batch_tokens: int = 4096
+    length: int = 128
+    seed: int = 0
+    device: str = "cpu"
+    dtype: str = "float32"
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        least = {"batches": 2, "batch_tokens": 64, "length": 2}
+        for name, smallest in least.items():
+            if getattr(self, name) < smallest:
+                raise InputError(f"{name} must be at least {smallest}, but is {getattr(self, name)}")
+        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
+            raise InputError(f"dtype must be one of torch's, such as float32 or bfloat16, but is {self.dtype!r}")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a profile of one model will take."""
+
+    model: str
+    seconds: float
+    bytes: int
+
+
+class Watcher(NamedTuple):
+    """Who is told time and memory before the work on a model begins, and sites times batches done, of all."""
+
+    estimate: Callable[[Estimate], None] = lambda found: None
+    progress: Callable[[str, int, int], None] = lambda model, done, total: None
+
+
+NOBODY = Watcher()
+
+
+def run_profile(profile: Profile, out: str | Path, watcher: Watcher = NOBODY) -> Run:
+    """Profile every model into the run directory `out`; goes on where it was stopped."""
+    text = Text(None if profile.text is None else Path(profile.text))
+    if text.size == 0:
+        raise InputError(f"{profile.text} must hold text, but is empty; name another file")
+    run = create_run(out, {"command": "profile", **asdict(profile)})
+    facts = {"sha256": text.sha256, "bytes": text.size}
+    if run.manifest.get("data", facts) != facts:
+        raise InputError(f"{out} was made from another text than {profile.text} now holds; choose another folder")
+    run.describe("data", facts)
+    for spec in profile.models:
+        _ModelProfile(profile, spec, run, text, watcher).make()
+    return run
+
+
+class _ModelProfile:
+    """One model of a profile."""
+
+    def __init__(self, profile: Profile, spec: str, run: Run, text: Text, watcher: Watcher) -> None:
+        self.profile, self.run, self.text, self.watcher = profile, run, text, watcher
+        self.loaded = load_model(spec, profile.device, getattr(torch, profile.dtype), profile.trust_remote_code)
+        same = [_name(other) for other in profile.models].count(_name(spec)) > 1
+        self.name = spec if same else self.loaded.name
+        self.sites = find_sites(self.loaded.model, profile.sites)
+        self.width = self.loaded.width
+        before, after = self.loaded.specials
+        self.before, self.after = torch.tensor(before).long(), torch.tensor(after).long()
+        self.length = min(profile.length, self.loaded.longest - len(before) - len(after))
+        per_batch = profile.batch_tokens * self.width * 4 * len(self.sites)
+        self.batches_at_once = min(max(_HELD // per_batch, 1), profile.batches)
+
+    def make(self) -> None:
+        """Measure all rounds that are not there yet, then write the summary."""
+        if self.run.has(self.name):
+            return
+        parameters = sum(parameter.numel() for parameter in self.loaded.model.parameters())
+        facts = {
+            "kind": self.loaded.kind,
+            "parameters": parameters,
+            "weights_sha256": weight_hash(self.loaded.model),
+            "sites": {site.name: f"{site.side} of {type(site.module).__name__}" for site in self.sites},
+            "window": self.length,
+        }
+        self.run.describe("models", {self.name: facts})
+        self.watcher.estimate(self._estimate())
+        found = [self._round(number, kept) for number, kept in enumerate(self._rounds())]
+        self.run.write(self.name, self._summary(_joined(found)))
+
+    def _rounds(self) -> Iterator[list[Tensor]]:
+        """Windows for a few batches at a time, until there are enough or the text ends."""
+        wanted, left = self.batches_at_once * self.profile.batch_tokens, self.profile.batches
+        gathered: list[Tensor] = []
+        count = 0
+        for window in windows(self.text, self.loaded.encode, self.length, self.profile.seed):
+            gathered.append(window)
+            count += int(self._is_text(window).sum())
+            if count >= min(wanted, left * self.profile.batch_tokens):
+                yield gathered
+                left -= self.batches_at_once
+                gathered, count = [], 0
+                if left <= 0:
+                    return
+        whole = count // self.profile.batch_tokens
+        if whole:
+            yield gathered
+        elif left == self.profile.batches:
+            raise InputError(
+                f"the text must give at least {self.profile.batch_tokens} tokens for a batch, but gives {count}; use a "
+                "longer text or a smaller --batch-tokens"
+            )
+
+    def _is_text(self, tokens: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        return ~torch.isin(tokens, torch.tensor(self.loaded.tokenizer.all_special_ids, dtype=torch.int64))
+
+    def _round(self, number: int, gathered: list[Tensor]) -> dict[str, Tensor]:
+        """Values (batches, sites) by measure; from disk if they are there."""
+        part = f"{self.name}-round-{number:04d}"
+        known = self.run.load_tensors(part)
+        if known is not None:
+            return known[0]
+        tokens = torch.stack(gathered)
+        kept = tokens[self._is_text(tokens)]
+        size = self.profile.batch_tokens
+        n_batches = min(len(kept) // size, self.batches_at_once)
+        mixed = torch.randperm(len(kept), generator=torch.Generator().manual_seed(self.profile.seed + number))
+        rows = self._rows(tokens)
+        found = []
+        for place, site in enumerate(self.sites):
+            here = torch.cat(rows.pop(site.name))
+            batches = mixed[: n_batches * size].reshape(n_batches, size)
+            values = [profile_measures(here[batch.to(here.device)], kept[batch].to(here.device)) for batch in batches]
+            found.append({name: torch.tensor([value[name] for value in values]) for name in values[0]})
+            done = number * self.batches_at_once * len(self.sites) + (place + 1) * n_batches
+            self.watcher.progress(self.name, done, self.profile.batches * len(self.sites))
+        columns = {name: torch.stack([site[name] for site in found], dim=1) for name in found[0]}
+        self.run.save_tensors(part, columns)
+        return columns
+
+    def _rows(self, tokens: Int[Tensor, "w length"]) -> dict[str, list[Tensor]]:
+        """Rows of all sites at the positions of text, in pieces."""
+        rows: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
+        for some in tokens.split(max(1, _FORWARD // self.length)):
+            self._forward(some, lambda site, piece: rows[site.name].append(piece))
+        return rows
+
+    def _forward(self, some: Int[Tensor, "w length"], see: Callable[[Site, Tensor], None]) -> None:
+        whole = torch.cat([self.before.expand(len(some), -1), some, self.after.expand(len(some), -1)], dim=1)
+        keep = torch.zeros(whole.shape, dtype=torch.bool)
+        keep[:, len(self.before) : len(self.before) + self.length] = self._is_text(some)
+        device = self.profile.device
+        activations(self.loaded.model, self.sites, whole.to(device), keep.to(device), see)
+
+    def _estimate(self) -> Estimate:
+        """From one forward pass and one site's measures, at full size."""
+        some = torch.zeros(max(1, _FORWARD // self.length // 4), self.length, dtype=torch.int64)
+        for _ in range(2):
+            start = time.perf_counter()
+            self._forward(some, lambda site, piece: None)
+            forward = (time.perf_counter() - start) / some.numel()
+        size = self.profile.batch_tokens
+        sample = torch.randn(size, self.width, generator=torch.Generator().manual_seed(0)).to(self.profile.device)
+        start = time.perf_counter()
+        profile_measures(sample, torch.arange(size, device=sample.device))
+        measure = time.perf_counter() - start
+        seconds = self.profile.batches * (size * forward + len(self.sites) * measure)
+        weights = sum(parameter.nbytes for parameter in self.loaded.model.parameters())
+        held = (self.batches_at_once * len(self.sites) + 4) * size * self.width * 4
+        return Estimate(self.name, seconds, weights + held)
+
+    def _summary(self, values: dict[str, Float[Tensor, "batches sites"]]) -> Iterator[Record]:
+        """Mean, standard deviation and shape of each measure."""
+        base = Record(
+            model=self.name,
+            revision=self.loaded.revision,
+            quantity="activation",
+            seed=self.profile.seed,
+            ci_over=BATCHES,
+        )
+        for name, table in values.items():
+            metric, _, variant = name.partition(":")
+            n_batches = len(table)
+            about = replace(base, variant=variant, n=n_batches * self.profile.batch_tokens)
+            reach = float(stats.t.ppf(0.975, n_batches - 1)) / math.sqrt(n_batches) if n_batches > 1 else math.inf
+            for site, column in zip(self.sites, table.double().T, strict=True):
+                mean, sd = float(column.mean()), float(column.std()) if n_batches > 1 else math.nan
+                here = replace(about, site=site.name, depth=site.depth)
+                low, high = mean - reach * sd, mean + reach * sd
+                yield replace(here, metric=metric, value=mean, ci_low=low, ci_high=high, ci_over=BATCHES)
+                yield replace(here, metric=f"{metric}_sd", value=sd)
+            if n_batches > 1 and bool(table.isfinite().all()):
+                yield from self._shape(about, metric, table)
+
+    def _shape(self, about: Record, metric: str, table: Float[Tensor, "batches sites"]) -> Iterator[Record]:
+        """The shape over the sites that have a depth."""
+        at = [i for i, site in enumerate(self.sites) if site.name.startswith("resid.")]
+        if len(at) < 3:
+            return
+        depth = torch.tensor([self.sites[i].depth for i in at])
+        shape = profile_shape(table[:, at], depth)
+        yield replace(
+            about,
+            site=self.sites[at[shape.place]].name,
+            metric=SHAPE + metric,
+            variant=":".join(filter(None, (about.variant, shape.kind))),
+            value=shape.value,
+            ci_low=shape.ci_low,
+            ci_high=shape.ci_high,
+            ci_over=BATCHES,
+        )
+
+
+def _name(spec: str) -> str:
+    return Path(spec).resolve().name if Path(spec).is_dir() else spec
+
+
+def _joined(rounds: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    # Those that come from disk are in another order.
+    return {name: torch.cat([found[name] for found in rounds]) for name in sorted(rounds[0])}

