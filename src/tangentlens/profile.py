@@ -20,7 +20,7 @@ from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry.shape import profile_shape
 from tangentlens.measures import profile_measures
-from tangentlens.models.load import load_model
+from tangentlens.models.load import load_model, model_name
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
@@ -97,7 +97,7 @@ class _ModelProfile:
     def __init__(self, profile: Profile, spec: str, run: Run, text: Text, watcher: Watcher) -> None:
         self.profile, self.run, self.text, self.watcher = profile, run, text, watcher
         self.loaded = load_model(spec, profile.device, getattr(torch, profile.dtype), profile.trust_remote_code)
-        same = [_name(other) for other in profile.models].count(_name(spec)) > 1
+        same = [model_name(other) for other in profile.models].count(model_name(spec)) > 1
         self.name = spec if same else self.loaded.name
         self.sites = find_sites(self.loaded.model, profile.sites)
         self.width = self.loaded.width
@@ -245,10 +245,6 @@ class _ModelProfile:
             ci_high=shape.ci_high,
             ci_over=BATCHES,
         )
-
-
-def _name(spec: str) -> str:
-    return Path(spec).resolve().name if Path(spec).is_dir() else spec
 
 
 def _joined(rounds: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -49,7 +49,7 @@ def load_model(
     """
     from transformers import AutoModel, AutoTokenizer
 
-    name, source, revision = _parse(spec)
+    source, revision = _parse(spec)
     options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
     with _quiet():
         try:
@@ -72,17 +72,24 @@ def load_model(
             f"{spec!r} must have a token embedding for every token, but its tokenizer has {len(tokenizer)} tokens and "
             f"the model {known}; the two do not belong together"
         )
-    return LoadedModel(name, revision, kind, model.to(device).eval(), tokenizer, config.hidden_size, longest)
+    return LoadedModel(
+        model_name(spec), revision, kind, model.to(device).eval(), tokenizer, config.hidden_size, longest
+    )
 
 
-def _parse(spec: str) -> tuple[str, str, str]:
-    """Name, where to load from, revision."""
+def model_name(spec: str) -> str:
+    """What a model is called: its directory's own name, or the hub's."""
+    return Path(spec).absolute().name if Path(spec).is_dir() else spec
+
+
+def _parse(spec: str) -> tuple[str, str]:
+    """Where to load from, and which revision."""
     if Path(spec).is_dir():
-        return Path(spec).resolve().name, spec, ""
+        return spec, ""
     if spec.startswith((".", "/", "~")) or spec.count("/") > 1:
         raise InputError(f"MODEL must be a directory that exists or a hub id, but there is no directory {spec!r}")
     source, _, revision = spec.partition("@")
-    return spec, source, revision
+    return source, revision
 
 
 def _is_decoder(config: Any) -> bool:
