@@ -91,7 +91,8 @@ def test_profile_prints_a_table_and_its_run_is_one_that_report_opens(tmp_path):
     assert len(re.findall(r"^ ?resid\.\d", done.stdout, flags=re.MULTILINE)) == 4
     told = json.loads(tangentlens(*arguments, "--json").stdout)
     assert told["tables"][0]["rows"][0]["site"] == "resid.0"
-    assert tangentlens(*arguments, "--quiet").stdout == ""
+    silent = tangentlens(*arguments[:3], tmp_path / "again", *arguments[4:], "--quiet")
+    assert (silent.returncode, silent.stdout, silent.stderr) == (0, "", "")
     assert tangentlens("report", tmp_path / "run").returncode == 0
     fails(1, *arguments, "--seed", 1, says="holds a run with another configuration")
     fails(1, "profile", tmp_path / "none", says="there is no directory")

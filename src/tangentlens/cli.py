@@ -211,6 +211,8 @@ def _profile_progress(hidden: bool) -> Iterator[Watcher]:
         tasks: dict[str, TaskID] = {}
 
         def estimate(found: Estimate) -> None:
+            if hidden:
+                return
             about = f"about {found.seconds / 60:.0f} min" if found.seconds > 90 else f"about {found.seconds:.0f} s"
             bars.console.print(
                 f"{escape(found.model)}: {about}, {found.bytes / 2**30:.1f} GiB of memory", highlight=False

@@ -230,3 +230,19 @@ def test_damaged_parts_never_end_in_a_traceback(run, where, most, draws):
         part.write_bytes(damaged)
         with contextlib.suppress(InputError):
             run.records  # noqa: B018
+
+
+def test_a_run_in_which_nothing_was_measured_takes_other_settings(tmp_path):
+    create_run(tmp_path / "run", {"rank": 4})
+    run = create_run(tmp_path / "run", {"rank": 8})
+    assert run.manifest["config"] == {"rank": 8}
+    run.save_tensors("a", {"x": torch.zeros(1)})
+    with pytest.raises(InputError, match="rank was 8 and is now 4"):
+        create_run(tmp_path / "run", {"rank": 4})
+
+
+def test_a_manifest_that_is_not_a_runs_is_left_alone(tmp_path):
+    (tmp_path / "manifest.json").write_text('{"name": "my web page"}')
+    with pytest.raises(InputError, match="must be a run's manifest"):
+        create_run(tmp_path, {})
+    assert (tmp_path / "manifest.json").read_text() == '{"name": "my web page"}'

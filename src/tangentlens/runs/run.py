@@ -131,11 +131,14 @@ def create_run(path: str | Path, config: Mapping[str, Any]) -> Run:
         )
     config = json.loads(json.dumps(config))
     make_directory(path)
-    if (path / "manifest.json").exists():
-        check_same(path, _read_manifest(path)["config"], config)
-        return Run(path)
     folders = ("records", "tensors")
-    if any(entry.name not in folders for entry in path.iterdir() if entry.suffix != ".tmp"):
+    if (path / "manifest.json").exists():
+        known = _read_manifest(path)["config"]
+        # A run in which nothing was measured yet, as after a mistyped option, is made anew.
+        if known == config or any(any((path / folder).glob("[!.]*")) for folder in folders):
+            check_same(path, known, config)
+            return Run(path)
+    elif any(entry.name not in folders for entry in path.iterdir() if entry.suffix != ".tmp"):
         raise InputError(
             f"{path} must be a new or empty folder, or a run, but holds other files; choose another folder"
         )
