@@ -82,7 +82,7 @@ def run_profile(profile: Profile, out: str | Path, watcher: Watcher = NOBODY) ->
     if text.size == 0:
         raise InputError(f"{profile.text} must hold text, but is empty; name another file")
     run = create_run(out, {"command": "profile", **asdict(profile)})
-    facts = {"sha256": text.sha256, "bytes": text.size}
+    facts = {"fingerprint": text.fingerprint, "bytes": text.size}
     if run.manifest.get("data", facts) != facts:
         raise InputError(f"{out} was made from another text than {profile.text} now holds; choose another folder")
     run.describe("data", facts)

@@ -40,7 +40,15 @@ def test_only_what_is_used_is_read(tmp_path):
     with (tmp_path / "huge.txt").open("wb") as file:
         file.truncate(2**40)
     text = Text(tmp_path / "huge.txt")
+    assert len(text.fingerprint) == 64
     assert next(windows(text, lambda piece: [0] * len(piece), length=16, seed=0)).shape == (16,)
+
+
+def test_the_fingerprint_is_of_the_text(file, tmp_path):
+    (tmp_path / "same.txt").write_text(WORDS, encoding="utf-8")
+    (tmp_path / "other.txt").write_text(WORDS.replace("59999", "59998"), encoding="utf-8")
+    same, other = (Text(tmp_path / name).fingerprint for name in ("same.txt", "other.txt"))
+    assert Text(file).fingerprint == same != other
 
 
 def test_the_built_in_text_is_cut_at_white_space():
