@@ -10,6 +10,7 @@ from tangentlens import InputError, anisotropy, intrinsic_dimension, mean_cosine
 from tangentlens.corpora.text import builtin_text
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.measures import profile_measures
+from tangentlens.models.small import small_model
 from tangentlens.profile import Profile, Watcher, run_profile
 from tiny import save_tiny
 
@@ -102,6 +103,20 @@ def test_stopping_anywhere_and_going_on_gives_the_same_numbers(tiny, run, tmp_pa
     done = []
     run_profile(profile, tmp_path / "run", Watcher(progress=lambda *told: done.append(told)))
     assert not done
+
+
+def test_other_weights_are_not_mixed_in(tmp_path):
+    folder = save_tiny(tmp_path / "tiny")
+    profile = Profile(models=(str(folder),), **SMALL)
+
+    def stop(*told):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_profile(profile, tmp_path / "run", Watcher(progress=stop))
+    small_model("decoder", 400, layers=3, width=32, length=64, mask=1, seed=1).save_pretrained(folder)
+    with pytest.raises(InputError, match="tiny has other weights than when"):
+        run_profile(profile, tmp_path / "run")
 
 
 def test_time_and_memory_are_told_first(tiny, tmp_path):

@@ -119,6 +119,11 @@ class _ModelProfile:
             "sites": {site.name: f"{site.side} of {type(site.module).__name__}" for site in self.sites},
             "window": self.length,
         }
+        known = self.run.manifest.get("models", {}).get(self.name, facts)
+        if known["weights_sha256"] != facts["weights_sha256"]:
+            raise InputError(
+                f"{self.name} has other weights than when {self.run.path} was begun; choose another folder"
+            )
         self.run.describe("models", {self.name: facts})
         self.watcher.estimate(self._estimate())
         found = [self._round(number, kept) for number, kept in enumerate(self._rounds())]
