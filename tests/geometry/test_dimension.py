@@ -112,12 +112,28 @@ def test_offset_scale_and_half_precision_change_it_by_less_than_a_percent(change
     assert intrinsic_dimension(change(x)).value == pytest.approx(expected, rel=0.01)
 
 
+@pytest.mark.parametrize("method", ["twonn", "gride", "mle"])
+def test_rows_on_a_grid_but_for_a_few_have_a_value_and_an_unbounded_interval(method):
+    """Without the few, all neighbours are equally far, and nothing bounds the dimension."""
+    grid = torch.cartesian_prod(torch.arange(4.0), torch.arange(4.0), torch.arange(4.0))
+    mixed = torch.cat([grid, torch.tensor([[90.0, 0, 0], [91.1, 0, 0], [93.7, 0.3, 0.0]])])
+    found = intrinsic_dimension(mixed, method=method)
+    assert found.ci_low <= found.value <= found.ci_high
+    with pytest.raises(InputError, match="or hardly any do"):
+        intrinsic_dimension(mixed, method="twonn-linear")
+
+
+def test_leaving_out_the_only_rows_that_bound_it_leaves_the_interval_unbounded():
+    found = intrinsic_dimension([[0.0], [1.0], [2.0], [3.0], [10.5], [11.7]])
+    assert found.value < found.ci_high == math.inf
+
+
 @pytest.mark.parametrize(
     ("x", "says"),
     [
         (torch.ones(9, 3), "needs at least 3 distinct rows, but 9 rows came, 8 of them duplicates"),
         (torch.arange(2.0)[:, None], "at least 3 distinct rows, but 2 rows came, 0 of them"),
-        (torch.eye(4), "equally far for all 4 distinct rows"),
+        (torch.eye(4), "must differ in distance, but those of 4 distinct rows do not"),
         (torch.full((4, 2), float("inf")), "4 of 4 rows hold NaN or Inf"),
     ],
 )

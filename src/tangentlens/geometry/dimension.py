@@ -116,6 +116,11 @@ def intrinsic_dimension(
     rows = rows if n_duplicates == 0 else rows[kept]
     error, scales = _over_scales(rows, estimator)
     here = next(scale for scale in scales if (scale.n, scale.k) == (len(rows), estimator.k))
+    if here.value == math.inf:
+        raise InputError(
+            f"neighbours must differ in distance, but those of {here.n} distinct rows do not, or hardly any do, as on a "
+            "grid; a dimension needs points in general position"
+        )
     values = [scale.value for scale in scales]
     stable = max(values) <= min(values) * max(_STEADY, math.exp(3 * error))
     few = scales[0] if scales[0].n < here.n else here
@@ -128,11 +133,6 @@ def _over_scales(rows: Float[Tensor, "n d"], estimator: _Estimator) -> tuple[flo
     """The standard error of log dimension, and the estimate at all scales: in subsamples, then from near to far."""
     n, k = len(rows), estimator.k
     found = nearest(rows, min(max([k, *estimator.farther]), n - 1))
-    if float((found.distances[:, k - 1] / found.distances[:, 0]).log().sum()) == 0:
-        raise InputError(
-            f"all neighbours are equally far for all {n} distinct rows, as on a grid; "
-            "a dimension needs points in general position"
-        )
 
     def scale(n: int, k: int, distances: Tensor, estimate: Callable[[Tensor], float]) -> Scale:
         return Scale(n, k, float(distances[:, k - 1].log().mean().exp()), estimate(distances[:, :k]))

@@ -1,5 +1,7 @@
 """GRIDE: TwoNN with neighbours further out, which sees the dimension at a larger scale (Denti et al. 2022)."""
 
+import math
+
 import numpy as np
 from jaxtyping import Float
 from scipy.optimize import brentq
@@ -14,6 +16,8 @@ def gride(distances: Float[Tensor, "n k"], inner: int) -> float:
     """
     logs = (distances[:, 2 * inner - 1] / distances[:, inner - 1]).log().cpu().numpy()
     total = float(logs.sum())
+    if total == 0:
+        return math.inf
     tied = logs == 0
 
     def slope(m: float) -> float:

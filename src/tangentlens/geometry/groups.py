@@ -58,4 +58,6 @@ def jackknife_error(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"]
     if len(labels) < 2:
         return math.inf
     values = np.array([estimate(group != label) for label in labels])
+    if not np.isfinite(values).all():
+        return math.inf
     return math.sqrt((len(values) - 1) / len(values) * float(((values - values.mean()) ** 2).sum()))

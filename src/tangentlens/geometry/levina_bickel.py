@@ -1,5 +1,7 @@
 """Levina and Bickel's maximum likelihood (2004), pooled over rows as MacKay and Ghahramani (2005) correct it."""
 
+import math
+
 from jaxtyping import Float
 from torch import Tensor
 
@@ -9,5 +11,5 @@ def levina_bickel(distances: Float[Tensor, "n k"]) -> float:
 
     The original averages m(x) itself, which is biased upward where k is small.
     """
-    logs = (distances[:, -1:] / distances[:, :-1]).log()
-    return 1 / float(logs.mean())
+    mean = float((distances[:, -1:] / distances[:, :-1]).log().mean())
+    return 1 / mean if mean else math.inf
