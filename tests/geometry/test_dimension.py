@@ -124,7 +124,7 @@ def test_rows_on_a_grid_but_for_a_few_have_a_value_and_an_unbounded_interval(met
 
 
 def test_leaving_out_the_only_rows_that_bound_it_leaves_the_interval_unbounded():
-    found = intrinsic_dimension([[0.0], [1.0], [2.0], [3.0], [10.5], [11.7]])
+    found = intrinsic_dimension([[0.0, 0], [0, 1], [1, 0], [1, 1], [50, 0], [51, 0]])
     assert found.value < found.ci_high == math.inf
 
 

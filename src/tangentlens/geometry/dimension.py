@@ -118,8 +118,8 @@ def intrinsic_dimension(
     here = next(scale for scale in scales if (scale.n, scale.k) == (len(rows), estimator.k))
     if here.value == math.inf:
         raise InputError(
-            f"neighbours must differ in distance, but those of {here.n} distinct rows do not, or hardly any do, as on a "
-            "grid; a dimension needs points in general position"
+            f"neighbours must differ in distance, but those of {here.n} distinct rows do not, or hardly any do, as on "
+            "a grid; a dimension needs points in general position"
         )
     values = [scale.value for scale in scales]
     stable = max(values) <= min(values) * max(_STEADY, math.exp(3 * error))
