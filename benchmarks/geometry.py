@@ -31,12 +31,12 @@ CENTRED = (
 
 
 def main() -> None:
-    big, small = rows(20_000, 768), rows(4_096, 768)
     print(f"torch uses {torch.get_num_threads()} threads; ratios above 1 are slower than what stands after the slash\n")
+    memory()
+    big, small = rows(20_000, 768), rows(4_096, 768)
     floors(big)
     neighbours(big)
     peers(big, small)
-    memory()
 
 
 def rows(n: int, d: int) -> torch.Tensor:
@@ -126,13 +126,23 @@ def theirs_of(python: Path, task: str, x: torch.Tensor) -> tuple[float, float]:
 
 
 def memory() -> None:
-    """A million rows through Moments, 4,096 at a time: what the process holds at most does not grow."""
+    """What a process holds at most, beyond what it held before."""
     moments, part = tl.Moments(768), rows(4_096, 768)
+
+    def stream() -> None:
+        for _ in range(-(-1_000_000 // len(part))):
+            moments.update(part)
+
+    print(f"\na million rows x 768 through Moments, 4,096 at a time: {grown(stream):.0f} MiB more than before")
+    many = rows(60_000, 768)
+    size = many.nbytes / 2**20
+    print(f"TwoNN, 60000 x 768 ({size:.0f} MiB of rows): {grown(lambda: tl.intrinsic_dimension(many)):.0f} MiB more")
+
+
+def grown(action: Callable[[], object]) -> float:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    for _ in range(-(-1_000_000 // len(part))):
-        moments.update(part)
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
-    print(f"\na million rows x 768 through Moments: {grown:.0f} MiB more than before")
+    action()
+    return (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
 
 
 if __name__ == "__main__":

@@ -98,6 +98,28 @@ def test_profile_prints_a_table_and_its_run_is_one_that_report_opens(tmp_path):
     fails(1, "profile", tmp_path / "none", says="there is no directory")
 
 
+def test_a_hub_id_with_a_revision_is_loaded_from_the_hubs_own_cache(tmp_path):
+    """A cache as the hub's client leaves it, and no network: the revision is a branch that names a commit."""
+    folder = tmp_path / "home" / "hub" / "models--acme--tiny"
+    commit = "0123456789abcdef0123456789abcdef01234567"
+    save_tiny(folder / "snapshots" / commit)
+    (folder / "refs").mkdir()
+    (folder / "refs" / "step5").write_text(commit)
+    env = {**ENV, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
+
+    def profile(model, out):
+        options = ["--batches", "2", "--batch-tokens", "128", "--length", "16", "--out", str(out), "--quiet"]
+        return subprocess.run([*COMMAND, "profile", model, *options], capture_output=True, text=True, env=env)
+
+    done = profile("acme/tiny@step5", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    records = open_run(tmp_path / "run").records
+    assert records.select("model", "revision").unique().rows() == [("acme/tiny@step5", "step5")]
+    other = profile("acme/tiny@step6", tmp_path / "other")
+    assert other.returncode == 1
+    assert "'acme/tiny@step6' is not" in other.stderr
+
+
 def test_json_is_for_programs(run, tmp_path):
     told = json.loads(tangentlens("report", run.path, "--json", "--out", tmp_path / "r.html").stdout)
     assert told["report"] == str(tmp_path / "r.html")

@@ -19,6 +19,18 @@ def test_equals_the_definition_by_singular_values(n, d, center, power, seed):
     assert anisotropy(Moments.of(x), center=center, power=power) == expected
 
 
+@pytest.mark.parametrize(
+    ("n", "d", "seed", "value"),
+    # Printed by calculate_anisotropy_torch of llm-microscope 0.0.7 (PyPI) on the same rows, with torch 2.13.0.
+    [(50, 10, 1, 0.29324301000575564), (200, 64, 2, 0.06488625004855458), (20, 40, 3, 0.16417319409802242)],
+)
+def test_equals_llm_microscope(n, d, seed, value):
+    make = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, d, generator=make, dtype=torch.float64) * torch.rand(d, generator=make) + 0.5
+    assert anisotropy(x) == pytest.approx(value, rel=1e-9)
+    assert anisotropy(x.float()) == pytest.approx(value, rel=1e-5)
+
+
 def test_does_not_change_under_rotation_scale_and_order(generator):
     x = torch.randn(100, 6, generator=generator, dtype=torch.float64) * torch.arange(1, 7)
     rotation = torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64)).Q
