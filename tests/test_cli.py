@@ -98,6 +98,15 @@ def test_profile_prints_a_table_and_its_run_is_one_that_report_opens(tmp_path):
     fails(1, "profile", tmp_path / "none", says="there is no directory")
 
 
+def test_a_name_with_markup_is_printed_as_it_is(tmp_path):
+    model = save_tiny(tmp_path / "[red]k[b]")
+    done = tangentlens(
+        "profile", model, "--out", tmp_path / "run", "--batches", 2, "--batch-tokens", 128, "--length", 16
+    )
+    assert done.returncode == 0, done.stderr
+    assert "[red]k[b], site by site" in done.stdout
+
+
 def test_a_hub_id_with_a_revision_is_loaded_from_the_hubs_own_cache(tmp_path):
     """A cache as the hub's client leaves it, and no network: the revision is a branch that names a commit."""
     folder = tmp_path / "home" / "hub" / "models--acme--tiny"

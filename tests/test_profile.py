@@ -2,6 +2,7 @@ import math
 
 import polars as pl
 import pytest
+import safetensors.torch
 import torch
 from transformers import AutoModel, AutoTokenizer
 
@@ -30,20 +31,22 @@ def run(tiny, tmp_path_factory):
 def naive(folder, seed=0):
     """The same batches by hand: windows between specials, Hugging Face's own hidden states, specials dropped by id."""
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    found = []
+    tokens, rows, found = [], [], []
     for window in windows(Text(), lambda text: tokenizer(text, add_special_tokens=False)["input_ids"], 16, seed):
         ids = torch.cat([torch.tensor([2]), window, torch.tensor([3])])
         with torch.no_grad():
             states = model(input_ids=ids[None], output_hidden_states=True).hidden_states
-        for position in range(1, 17):
-            if int(ids[position]) not in (0, 1, 2, 3):
-                found.append((int(ids[position]), [state[0, position] for state in states]))
-        if len(found) >= 3 * 128:
+        found += [
+            (int(ids[i]), [state[0, i] for state in states]) for i in range(1, 17) if int(ids[i]) not in (0, 1, 2, 3)
+        ]
+        if len(found) >= 128:
+            order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed + len(rows)))[:128].tolist()
+            tokens.append([found[i][0] for i in order])
+            # The last of Hugging Face's states is after the final norm, so it is no residual site.
+            rows.append([torch.stack([found[i][1][site] for i in order]) for site in range(3)])
+            found = []
+        if len(rows) == 3:
             break
-    order = torch.randperm(len(found), generator=torch.Generator().manual_seed(seed))[: 3 * 128].tolist()
-    tokens = torch.tensor([found[i][0] for i in order])
-    # The last of Hugging Face's states is after the final norm, so it is no residual site.
-    rows = [torch.stack([found[i][1][site] for i in order]) for site in range(3)]
     return tokens, rows
 
 
@@ -51,7 +54,7 @@ def test_numbers_are_those_of_the_same_batches_taken_by_hand(tiny, run):
     tokens, rows = naive(tiny)
     for site in range(3):
         here = run.records.filter(site=f"resid.{site}", variant="")
-        parts = rows[site].split(128)
+        parts = [batch[site] for batch in rows]
         for metric, measure in (("anisotropy", anisotropy), ("mean_cosine", mean_cosine)):
             values = torch.tensor([measure(part) for part in parts], dtype=torch.float64)
             row = here.filter(metric=metric).row(0, named=True)
@@ -63,8 +66,8 @@ def test_numbers_are_those_of_the_same_batches_taken_by_hand(tiny, run):
             assert (row["ci_over"], row["n"]) == ("batches", 3 * 128)
     dimension = run.records.filter(site="resid.2", metric="intrinsic_dimension", variant="one_per_type")["value"][0]
     types = [
-        part[[ids.tolist().index(i) for i in sorted(set(ids.tolist()))]]
-        for part, ids in zip(rows[2].split(128), tokens.split(128), strict=True)
+        batch[2][[ids.index(i) for i in sorted(set(ids), key=ids.index)]]
+        for batch, ids in zip(rows, tokens, strict=True)
     ]
     assert dimension == pytest.approx(sum(intrinsic_dimension(part).value for part in types) / 3, rel=1e-3)
 
@@ -82,19 +85,18 @@ def test_every_measure_is_there_at_every_site_with_a_shape(run):
     assert len(run.manifest["models"]["tiny"]["weights_sha256"]) == 64
 
 
-def test_stopping_anywhere_and_going_on_gives_the_same_numbers(tiny, run, tmp_path, monkeypatch):
-    monkeypatch.setattr("tangentlens.profile._HELD", 0)
+def test_stopping_anywhere_and_going_on_gives_the_same_numbers(tiny, tmp_path):
     profile = Profile(models=(tiny,), **SMALL)
     calls = 0
 
-    def stop_in_the_second_round(model, done, total):
+    def stop_in_the_second_batch(model, done, total):
         nonlocal calls
         calls += 1
         if calls == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_profile(profile, tmp_path / "run", Watcher(progress=stop_in_the_second_round))
+        run_profile(profile, tmp_path / "run", Watcher(progress=stop_in_the_second_batch))
     again = []
     stopped = run_profile(profile, tmp_path / "run", Watcher(progress=lambda model, done, total: again.append(done)))
     assert again == [5, 6, 7, 8, 9, 10, 11, 12]
@@ -137,7 +139,7 @@ def test_two_models_of_one_name_are_kept_apart(tiny, tmp_path):
 
 
 def test_ones_own_text_and_as_many_batches_as_it_gives(tiny, tmp_path):
-    (tmp_path / "short.txt").write_text(builtin_text()[5000:6200])
+    (tmp_path / "short.txt").write_text(builtin_text()[5000:6600])
     profile = Profile(models=(tiny,), text=str(tmp_path / "short.txt"), batches=9, batch_tokens=128, length=16)
     run = run_profile(profile, tmp_path / "run")
     n = run.records.filter(metric="anisotropy")["n"][0]
@@ -150,7 +152,7 @@ def test_ones_own_text_and_as_many_batches_as_it_gives(tiny, tmp_path):
 def test_bad_input_says_what_to_do(tiny, tmp_path):
     (tmp_path / "tiny.txt").write_text("a few words only")
     (tmp_path / "empty.txt").write_text("")
-    with pytest.raises(InputError, match="at least 128 tokens for a batch, but gives"):
+    with pytest.raises(InputError, match="at least 256 tokens, two batches, in windows of 16, but gives"):
         run_profile(Profile(models=(tiny,), text=str(tmp_path / "tiny.txt"), **SMALL), tmp_path / "a")
     with pytest.raises(InputError, match="must hold text, but is empty"):
         run_profile(Profile(models=(tiny,), text=str(tmp_path / "empty.txt"), **SMALL), tmp_path / "b")
@@ -158,8 +160,29 @@ def test_bad_input_says_what_to_do(tiny, tmp_path):
         run_profile(Profile(models=(tiny,), sites="resd.1", **SMALL), tmp_path / "c")
     with pytest.raises(InputError, match="batches must be at least 2"):
         Profile(models=(tiny,), batches=1)
-    with pytest.raises(InputError, match="dtype must be one of torch's"):
+    with pytest.raises(InputError, match="dtype must be float32, bfloat16 or float16"):
         Profile(models=(tiny,), dtype="float31")
+    with pytest.raises(InputError, match="'abacus' is not"):
+        Profile(models=(tiny,), device="abacus")
+
+
+def test_the_spread_over_batches_is_that_over_other_windows(tiny, tmp_path):
+    """The deviation over batches of one run tells how far the means of runs with other seeds are apart."""
+    means, sds = [], []
+    for seed in range(8):
+        run = run_profile(Profile(models=(tiny,), sites="resid.2", seed=seed, **SMALL), tmp_path / str(seed))
+        means.append(run.records.filter(metric="mean_cosine")["value"][0])
+        sds.append(run.records.filter(metric="mean_cosine_sd")["value"][0])
+    assert 0.4 < sum(sds) / 8 / math.sqrt(3) / float(torch.tensor(means).std()) < 2.5
+
+
+def test_rows_that_are_not_finite_name_model_and_site(tmp_path):
+    folder = save_tiny(tmp_path / "tiny")
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    weights["model.layers.1.mlp.down_proj.weight"][0, 0] = torch.inf
+    safetensors.torch.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"tiny at resid\.2: every value must be finite"):
+        run_profile(Profile(models=(str(folder),), **SMALL), tmp_path / "run")
 
 
 @pytest.mark.parametrize("name", ["encoder", "decoder"])

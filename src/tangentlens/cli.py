@@ -248,7 +248,7 @@ def _progress(models: tuple[str, ...], steps: int, hidden: bool) -> Iterator[Cal
 
 
 def _print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     shown = frame if frame["run"].n_unique() > 1 else frame.drop("run")
     for name in shown.columns:
         table.add_column(name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,8 +25,6 @@ from tangentlens.models.small import weight_hash
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
 
-# Rows of all sites that are held at once, in bytes, beyond one batch.
-_HELD = 2**30
 # Tokens of one forward pass.
 _FORWARD = 2048
 SHAPE = "shape_of_"
@@ -53,8 +51,14 @@ class Profile:
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise InputError(f"{name} must be at least {smallest}, but is {getattr(self, name)}")
-        if not isinstance(getattr(torch, self.dtype, None), torch.dtype):
-            raise InputError(f"dtype must be one of torch's, such as float32 or bfloat16, but is {self.dtype!r}")
+        if self.dtype not in ("float32", "bfloat16", "float16"):
+            raise InputError(f"dtype must be float32, bfloat16 or float16, but is {self.dtype!r}")
+        try:
+            torch.ones(1, device=self.device) + 1
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            raise InputError(
+                f"device must be one that PyTorch can compute on here, but {self.device!r} is not: {error}"
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -102,20 +106,19 @@ class _ModelProfile:
         self.sites = find_sites(self.loaded.model, profile.sites)
         self.width = self.loaded.width
         before, after = self.loaded.specials
+        self.special_ids = torch.tensor(sorted(self.loaded.special_ids), dtype=torch.int64)
         self.before, self.after = torch.tensor(before).long(), torch.tensor(after).long()
         self.length = min(profile.length, self.loaded.longest - len(before) - len(after))
-        per_batch = profile.batch_tokens * self.width * 4 * len(self.sites)
-        self.batches_at_once = min(max(_HELD // per_batch, 1), profile.batches)
+        if self.length < 2:
+            raise InputError(f"{spec} must take at least 2 tokens beside its specials, but takes {self.loaded.longest}")
 
     def make(self) -> None:
-        """Measure all rounds that are not there yet, then write the summary."""
-        if self.run.has(self.name):
-            return
+        """Measure all batches that are not there yet, then write the summary."""
         parameters = sum(parameter.numel() for parameter in self.loaded.model.parameters())
         facts = {
             "kind": self.loaded.kind,
             "parameters": parameters,
-            "weights_sha256": weight_hash(self.loaded.model),
+            "weights_sha256": weight_hash(self.loaded.model, self.loaded.not_loaded),
             "sites": {site.name: f"{site.side} of {type(site.module).__name__}" for site in self.sites},
             "window": self.length,
         }
@@ -125,59 +128,63 @@ class _ModelProfile:
                 f"{self.name} has other weights than when {self.run.path} was begun; choose another folder"
             )
         self.run.describe("models", {self.name: facts})
+        if self.run.has(self.name):
+            return
         self.watcher.estimate(self._estimate())
-        found = [self._round(number, kept) for number, kept in enumerate(self._rounds())]
-        self.run.write(self.name, self._summary(_joined(found)))
+        found = [self._measured(number, gathered) for number, gathered in enumerate(self._batches())]
+        # What comes from disk is in another order.
+        values = {name: torch.stack([batch[name] for batch in found]) for name in sorted(found[0])}
+        self.run.write(self.name, self._summary(values))
 
-    def _rounds(self) -> Iterator[list[Tensor]]:
-        """Windows for a few batches at a time, until there are enough or the text ends."""
-        wanted, left = self.batches_at_once * self.profile.batch_tokens, self.profile.batches
+    def _batches(self) -> Iterator[list[Tensor]]:
+        """Windows for a batch at a time, until there are enough batches or the text ends.
+
+        No window is in two batches: tokens of one window depend on each other, and the spread over batches must see it.
+        """
         gathered: list[Tensor] = []
-        count = 0
+        count = done = 0
         for window in windows(self.text, self.loaded.encode, self.length, self.profile.seed):
             gathered.append(window)
             count += int(self._is_text(window).sum())
-            if count >= min(wanted, left * self.profile.batch_tokens):
+            if count >= self.profile.batch_tokens:
                 yield gathered
-                left -= self.batches_at_once
+                done += 1
                 gathered, count = [], 0
-                if left <= 0:
+                if done == self.profile.batches:
                     return
-        whole = count // self.profile.batch_tokens
-        if whole:
-            yield gathered
-        elif left == self.profile.batches:
+        if done < 2:
+            found = done * self.profile.batch_tokens + count
             raise InputError(
-                f"the text must give at least {self.profile.batch_tokens} tokens for a batch, but gives {count}; use a "
-                "longer text or a smaller --batch-tokens"
+                f"the text must give at least {2 * self.profile.batch_tokens} tokens, two batches, in windows of "
+                f"{self.length}, but gives {found}; use a longer text, a smaller --batch-tokens or a smaller --length"
             )
 
     def _is_text(self, tokens: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
-        return ~torch.isin(tokens, torch.tensor(self.loaded.tokenizer.all_special_ids, dtype=torch.int64))
+        return ~torch.isin(tokens, self.special_ids)
 
-    def _round(self, number: int, gathered: list[Tensor]) -> dict[str, Tensor]:
-        """Values (batches, sites) by measure; from disk if they are there."""
-        part = f"{self.name}-round-{number:04d}"
+    def _measured(self, number: int, gathered: list[Tensor]) -> dict[str, Float[Tensor, "sites"]]:
+        """Values at all sites by measure, of one batch; from disk if they are there."""
+        part = f"{self.name}-batch-{number:04d}"
         known = self.run.load_tensors(part)
         if known is not None:
             return known[0]
         tokens = torch.stack(gathered)
         kept = tokens[self._is_text(tokens)]
-        size = self.profile.batch_tokens
-        n_batches = min(len(kept) // size, self.batches_at_once)
         mixed = torch.randperm(len(kept), generator=torch.Generator().manual_seed(self.profile.seed + number))
+        mixed = mixed[: self.profile.batch_tokens]
         rows = self._rows(tokens)
         found = []
         for place, site in enumerate(self.sites):
             here = torch.cat(rows.pop(site.name))
-            batches = mixed[: n_batches * size].reshape(n_batches, size)
-            values = [profile_measures(here[batch.to(here.device)], kept[batch].to(here.device)) for batch in batches]
-            found.append({name: torch.tensor([value[name] for value in values]) for name in values[0]})
-            done = number * self.batches_at_once * len(self.sites) + (place + 1) * n_batches
+            try:
+                found.append(profile_measures(here[mixed.to(here.device)], kept[mixed].to(here.device)))
+            except InputError as error:
+                raise InputError(f"{self.name} at {site.name}: {error}") from error
+            done = number * len(self.sites) + place + 1
             self.watcher.progress(self.name, done, self.profile.batches * len(self.sites))
-        columns = {name: torch.stack([site[name] for site in found], dim=1) for name in found[0]}
-        self.run.save_tensors(part, columns)
-        return columns
+        values = {name: torch.tensor([site[name] for site in found], dtype=torch.float64) for name in found[0]}
+        self.run.save_tensors(part, values)
+        return values
 
     def _rows(self, tokens: Int[Tensor, "w length"]) -> dict[str, list[Tensor]]:
         """Rows of all sites at the positions of text, in pieces."""
@@ -207,7 +214,7 @@ class _ModelProfile:
         measure = time.perf_counter() - start
         seconds = self.profile.batches * (size * forward + len(self.sites) * measure)
         weights = sum(parameter.nbytes for parameter in self.loaded.model.parameters())
-        held = (self.batches_at_once * len(self.sites) + 4) * size * self.width * 4
+        held = (len(self.sites) + 4) * size * self.width * 4
         return Estimate(self.name, seconds, weights + held)
 
     def _summary(self, values: dict[str, Float[Tensor, "batches sites"]]) -> Iterator[Record]:
@@ -223,14 +230,14 @@ class _ModelProfile:
             metric, _, variant = name.partition(":")
             n_batches = len(table)
             about = replace(base, variant=variant, n=n_batches * self.profile.batch_tokens)
-            reach = float(stats.t.ppf(0.975, n_batches - 1)) / math.sqrt(n_batches) if n_batches > 1 else math.inf
-            for site, column in zip(self.sites, table.double().T, strict=True):
-                mean, sd = float(column.mean()), float(column.std()) if n_batches > 1 else math.nan
+            reach = float(stats.t.ppf(0.975, n_batches - 1)) / math.sqrt(n_batches)
+            for site, column in zip(self.sites, table.T, strict=True):
+                mean, sd = float(column.mean()), float(column.std())
                 here = replace(about, site=site.name, depth=site.depth)
                 low, high = mean - reach * sd, mean + reach * sd
                 yield replace(here, metric=metric, value=mean, ci_low=low, ci_high=high, ci_over=BATCHES)
                 yield replace(here, metric=f"{metric}_sd", value=sd)
-            if n_batches > 1 and bool(table.isfinite().all()):
+            if bool(table.isfinite().all()):
                 yield from self._shape(about, metric, table)
 
     def _shape(self, about: Record, metric: str, table: Float[Tensor, "batches sites"]) -> Iterator[Record]:
@@ -250,8 +257,3 @@ class _ModelProfile:
             ci_high=shape.ci_high,
             ci_over=BATCHES,
         )
-
-
-def _joined(rounds: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    # Those that come from disk are in another order.
-    return {name: torch.cat([found[name] for found in rounds]) for name in sorted(rounds[0])}

@@ -58,6 +58,14 @@ def test_the_built_in_text_is_cut_at_white_space():
     assert set(text.piece(2**16, 2**16).split()) <= whole
 
 
+def test_text_without_white_space_is_cut_between_characters(tmp_path):
+    text = "漢字仮名" * 40_000
+    (tmp_path / "kanji.txt").write_text(text, encoding="utf-8")
+    found = list(windows(Text(tmp_path / "kanji.txt"), lambda piece: [ord(c) for c in piece], length=4, seed=0))
+    assert 4 * len(found) > 0.99 * len(text)
+    assert {chr(i) for window in found for i in window.tolist()} == set("漢字仮名")
+
+
 def test_a_file_that_is_no_text_is_refused(tmp_path):
     (tmp_path / "bytes").write_bytes(b"abc \xff\xfe def")
     with pytest.raises(InputError, match="must be UTF-8 text"):

@@ -48,6 +48,12 @@ def test_every_method_covers_the_dimension(method, make):
     assert sum(estimate.ci_low <= 3 <= estimate.ci_high for estimate in found) >= 34
 
 
+@pytest.mark.parametrize(("method", "n"), [("twonn", 12), ("gride", 40), ("mle", 200)])
+def test_the_interval_of_few_rows_is_as_wide_as_it_has_to_be(method, n):
+    found = [intrinsic_dimension(manifolds.torus(n, 2, 4, seed=seed).rows, method=method) for seed in range(60)]
+    assert sum(estimate.ci_low <= 2 <= estimate.ci_high for estimate in found) >= 53
+
+
 @pytest.mark.parametrize(
     ("n", "d", "seed", "linear", "censored", "mle"),
     # Printed by scikit-dimension 0.5.0 (PyPI) on the same rows: TwoNN(method="linear"), TwoNN(method="mle"), and

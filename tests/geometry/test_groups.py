@@ -2,8 +2,9 @@ import math
 
 import pytest
 import torch
+from scipy import stats
 
-from tangentlens.geometry.groups import compact_groups, jackknife_error, linked_groups
+from tangentlens.geometry.groups import compact_groups, jackknife_reach, linked_groups
 from tangentlens.geometry.neighbours import nearest
 
 
@@ -30,6 +31,7 @@ def test_compact_groups_keep_most_neighbours_and_are_dealt_over_the_whole_set(ge
 
 def test_the_error_of_a_mean_is_the_textbook_one(generator):
     x = torch.randn(640, generator=generator, dtype=torch.float64)
-    each_alone = jackknife_error(lambda mask: float(x[mask].mean()), torch.arange(640))
-    assert each_alone == pytest.approx(float(x.std()) / math.sqrt(640), rel=1e-9)
-    assert jackknife_error(lambda mask: 0.0, torch.zeros(5, dtype=torch.int64)) == math.inf
+    each_alone = jackknife_reach(lambda mask: float(x[mask].mean()), torch.arange(640))
+    expected = stats.ttest_1samp(x.numpy(), 0).confidence_interval()
+    assert each_alone == pytest.approx((expected.high - expected.low) / 2, rel=1e-9)
+    assert jackknife_reach(lambda mask: 0.0, torch.zeros(5, dtype=torch.int64)) == math.inf

@@ -63,6 +63,20 @@ def test_rounding_that_may_decide_is_searched_again(gap, generator):
     np.testing.assert_allclose(nearest(x, 2)[0], expected, rtol=1e-9)
 
 
+@pytest.mark.parametrize("spread", [1e-8, 1e-10])
+def test_near_duplicates_far_from_the_mean_are_told_apart_by_differences(spread, generator):
+    """Where even fp64 products cancel: clusters of rows that differ in their last digits."""
+    x = torch.randn(100, 20, generator=generator, dtype=torch.float64).repeat_interleave(8, dim=0)
+    x = x + spread * torch.randn(800, 20, generator=generator, dtype=torch.float64)
+    expected = torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist").fill_diagonal_(torch.inf)
+    np.testing.assert_allclose(nearest(x, 2).distances, expected.topk(2, largest=False).values, rtol=1e-12)
+
+
+def test_signs_alone_make_rows_distinct(generator):
+    x = torch.randint(0, 2, (200_000, 32), generator=generator).double() * 2 - 1
+    assert len(distinct_rows(x)) == len(np.unique(x.numpy(), axis=0))
+
+
 def test_too_few_rows_are_refused():
     with pytest.raises(InputError, match="need at least 3 rows, but 2 came"):
         nearest(torch.zeros(2, 4), 2)

@@ -2,12 +2,29 @@ import json
 import shutil
 
 import pytest
+import safetensors.torch
 import torch
-from transformers import BertConfig, BertModel, GPT2Config, GPT2LMHeadModel, T5Config, T5Model
+from tokenizers import AddedToken
+from transformers import (
+    AutoTokenizer,
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    GPT2Model,
+    RobertaConfig,
+    RobertaModel,
+    T5Config,
+    T5Model,
+    ViTConfig,
+    ViTModel,
+)
 
 from real_models import minilm, stories, tinystories
 from tangentlens import InputError
 from tangentlens.models.load import load_model
+from tangentlens.models.small import small_model, weight_hash
 from tiny import save_tiny
 
 
@@ -24,9 +41,10 @@ def test_a_directory_with_its_tokenizer_and_specials(tmp_path):
     [
         (BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=400)), "encoder"),
         (GPT2LMHeadModel(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=400)), "decoder"),
+        (GPT2Model(GPT2Config(n_embd=32, n_layer=2, n_head=2, vocab_size=400)), "decoder"),
         (T5Model(T5Config(d_model=32, num_layers=2, num_heads=2, d_kv=16, vocab_size=400)), "encoder"),
     ],
-    ids=["BERT", "GPT-2", "T5"],
+    ids=["BERT", "GPT-2", "bare GPT-2", "T5"],
 )
 def test_families_are_told_apart(tmp_path, model, kind):
     folder = save_tiny(tmp_path / "model")
@@ -35,6 +53,7 @@ def test_families_are_told_apart(tmp_path, model, kind):
     loaded = load_model(str(folder))
     assert loaded.kind == kind
     assert not hasattr(loaded.model, "decoder")
+    assert load_model(str(folder), dtype=torch.float16).model.dtype == torch.float16
 
 
 def test_what_cannot_be_loaded_is_refused_with_the_reason(tmp_path):
@@ -47,6 +66,57 @@ def test_what_cannot_be_loaded_is_refused_with_the_reason(tmp_path):
     (folder / "model.safetensors").write_bytes(b"not weights")
     with pytest.raises(InputError, match="that transformers can load"):
         load_model(str(folder))
+
+
+def test_weights_that_are_missing_are_not_made_up(tmp_path):
+    folder = save_tiny(tmp_path / "tiny")
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    kept = {name: weight for name, weight in weights.items() if "layers.1." not in name}
+    safetensors.torch.save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=r"must hold all weights of its model, but \d+ are missing"):
+        load_model(str(folder))
+
+
+def test_a_pooler_that_no_checkpoint_has_does_not_change_the_hash(tmp_path):
+    folder = save_tiny(tmp_path / "model")
+    config = BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=400)
+    (folder / "config.json").unlink()
+    BertForMaskedLM(config).save_pretrained(folder)
+    hashes = set()
+    for _ in range(2):
+        loaded = load_model(str(folder))
+        hashes.add(weight_hash(loaded.model, loaded.not_loaded))
+    assert len(hashes) == 1
+
+
+def test_positions_that_begin_after_the_padding_are_not_overrun(tmp_path):
+    folder = save_tiny(tmp_path / "model")
+    config = RobertaConfig(
+        hidden_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=400, max_position_embeddings=40
+    )
+    (folder / "config.json").unlink()
+    RobertaModel(config).save_pretrained(folder)
+    loaded = load_model(str(folder))
+    assert loaded.longest == 38
+    loaded.model(input_ids=torch.full((1, 38), 7))
+
+
+def test_a_model_of_something_else_is_refused(tmp_path):
+    folder = save_tiny(tmp_path / "model")
+    (folder / "config.json").unlink()
+    ViTModel(ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2)).save_pretrained(folder)
+    with pytest.raises(InputError, match="of a text model that transformers can load"):
+        load_model(str(folder))
+
+
+def test_specials_that_were_added_without_a_name_are_specials(tmp_path):
+    folder = save_tiny(tmp_path / "tiny", vocabulary=400)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    tokenizer.add_tokens([AddedToken("[SOMETHING]", special=True)], special_tokens=True)
+    tokenizer.save_pretrained(folder)
+    small_model("decoder", 401, layers=2, width=32, length=64, mask=1, seed=0).save_pretrained(folder)
+    loaded = load_model(str(folder))
+    assert 400 in loaded.special_ids
 
 
 def test_pickled_weights_are_refused(tmp_path):

@@ -137,7 +137,7 @@ def profile_cells(metric, values, variant="", half=0.01):
         ("bell", "Anisotropy over depth is a bell: 0.500 at resid.1, above the higher end by 0.300 [0.200, 0.400]"),
         ("valley", "Anisotropy over depth is a valley: 0.500 at resid.1"),
         ("irregular", "Anisotropy over depth is irregular: 0.500 at resid.1"),
-        ("monotone", "Anisotropy over depth is monotone: the last site is off the first by 0.300"),
+        ("monotone", "Anisotropy over depth is no bell or valley, and the last site is off the first by 0.300"),
         ("flat", "Anisotropy over depth is flat"),
     ],
 )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,7 @@ from tangentlens.errors import InputError
 
 _CHUNK = 2**16
 _LOOKED_AT = 256
+_LONGEST_WORD = 256
 # Windows of this many chunks are mixed before any is given.
 _MIXED = 16
 
@@ -47,14 +50,15 @@ class Text:
         return digest.hexdigest()
 
     def piece(self, start: int, length: int) -> str:
-        """About the given bytes, cut at white space so that no word or character is broken."""
+        """About the given bytes, cut at white space near the ends, or between characters if there is none."""
         data = self._bytes(start, length)
-        first = 0 if start == 0 else _space(data) + 1
-        last = len(data) if start + length >= self.size else len(data) - 1 - _space(data[::-1])
-        try:
-            return data[first:last].decode()
-        except UnicodeDecodeError as error:
-            raise InputError(f"{self.path} must be UTF-8 text, but is not ({error}); convert it first") from error
+        first = 0 if start == 0 else _cut(data)
+        last = len(data) if start + length >= self.size else len(data) - _cut(data[::-1])
+        for end in range(last, last - 4, -1):
+            # A character has at most 4 bytes, and may be cut off at the end.
+            with contextlib.suppress(UnicodeDecodeError):
+                return data[first:end].decode()
+        raise InputError(f"{self.path} must be UTF-8 text, but is not, at byte {start} or after; convert it first")
 
     def _bytes(self, start: int, length: int) -> bytes:
         if self.path is None:
@@ -86,7 +90,9 @@ def windows(text: Text, encode: Callable[[str], list[int]], length: int, seed: i
             yield found[place]
 
 
-def _space(data: bytes) -> int:
-    """Where the first white space is; text without any is cut anywhere."""
-    places = [place for place in (data.find(b" "), data.find(b"\n")) if place >= 0]
-    return min(places, default=-1)
+def _cut(data: bytes) -> int:
+    """How much to leave out at the beginning: up to the first white space, or the rest of a character."""
+    space = re.search(rb"[ \n]", data[:_LONGEST_WORD])
+    if space:
+        return space.end()
+    return next((place for place, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0)

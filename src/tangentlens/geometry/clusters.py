@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from tangentlens.geometry.rows import unit_scale
+
 
 def far_apart(rows: Float[Tensor, "n d"], k: int, seed: int) -> Float[Tensor, "k d"]:
     """Rows far from each other (k-means++): each is drawn in proportion to its squared distance from those drawn.
@@ -29,6 +31,7 @@ def k_means(rows: Float[Tensor, "n d"], k: int, seed: int = 0, max_iter: int = 5
     [2, 2]
     """
     rows = rows - rows.mean(dim=0)
+    rows = rows / unit_scale(rows)
     centers = far_apart(rows, k, seed)
     label = torch.full((len(rows),), -1, device=rows.device)
     for _ in range(max_iter):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.gride import gride
-from tangentlens.geometry.groups import compact_groups, jackknife_error, linked_groups
+from tangentlens.geometry.groups import compact_groups, jackknife_reach, linked_groups
 from tangentlens.geometry.levina_bickel import levina_bickel
 from tangentlens.geometry.limits import distances_in_parts, interval_at_infinity
 from tangentlens.geometry.neighbours import Neighbours, distinct_rows, nearest
@@ -114,7 +114,7 @@ def intrinsic_dimension(
             f"{n_duplicates} of them duplicates; pass more tokens"
         )
     rows = rows if n_duplicates == 0 else rows[kept]
-    error, scales = _over_scales(rows, estimator)
+    reach, scales = _over_scales(rows, estimator)
     here = next(scale for scale in scales if (scale.n, scale.k) == (len(rows), estimator.k))
     if here.value == math.inf:
         raise InputError(
@@ -122,15 +122,15 @@ def intrinsic_dimension(
             "a grid; a dimension needs points in general position"
         )
     values = [scale.value for scale in scales]
-    stable = max(values) <= min(values) * max(_STEADY, math.exp(3 * error))
+    stable = max(values) <= min(values) * max(_STEADY, math.exp(1.5 * reach))
     few = scales[0] if scales[0].n < here.n else here
-    ends = interval_at_infinity(math.log(here.value), math.log(few.value), here.n / few.n, here.value, error)
+    ends = interval_at_infinity(math.log(here.value), math.log(few.value), here.n / few.n, here.value, reach)
     low, high = (math.exp(end) for end in ends)
     return IntrinsicDimension(here.value, low, high, len(rows), n_duplicates, method, tuple(scales), stable)
 
 
 def _over_scales(rows: Float[Tensor, "n d"], estimator: _Estimator) -> tuple[float, list[Scale]]:
-    """The standard error of log dimension, and the estimate at all scales: in subsamples, then from near to far."""
+    """Half the 95% interval of log dimension, and the estimate at all scales: in subsamples, then from near to far."""
     n, k = len(rows), estimator.k
     found = nearest(rows, min(max([k, *estimator.farther]), n - 1))
 
@@ -142,11 +142,11 @@ def _over_scales(rows: Float[Tensor, "n d"], estimator: _Estimator) -> tuple[flo
     size, few = distances_in_parts(rows, k)
     if few is not None:
         scales.insert(0, scale(size, k, few, estimator.estimate))
-    return _sampling_error(rows, found, estimator), scales
+    return _sampling_reach(rows, found, estimator), scales
 
 
-def _sampling_error(rows: Float[Tensor, "n d"], found: Neighbours, estimator: _Estimator) -> float:
-    """Standard error of log dimension; rows that share distances are left out together."""
+def _sampling_reach(rows: Float[Tensor, "n d"], found: Neighbours, estimator: _Estimator) -> float:
+    """Half the 95% interval of log dimension; rows that share distances are left out together."""
     group = linked_groups(found.indices[:, 0]) if estimator.k == 2 else compact_groups(rows, 2 * estimator.k)
     distances = found.distances[:, : estimator.k]
-    return jackknife_error(lambda mask: math.log(estimator.estimate(distances[mask])), group)
+    return jackknife_reach(lambda mask: math.log(estimator.estimate(distances[mask])), group)

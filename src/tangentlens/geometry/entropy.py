@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.dimension import intrinsic_dimension
-from tangentlens.geometry.groups import jackknife_error, linked_groups
+from tangentlens.geometry.groups import jackknife_reach, linked_groups
 from tangentlens.geometry.limits import distances_in_parts, interval_at_infinity
 from tangentlens.geometry.neighbours import Neighbours, distinct_rows, nearest
 from tangentlens.geometry.rows import as_rows
@@ -89,8 +89,8 @@ def _entropy(radius: Float[Tensor, "n"], n: int, m: float) -> float:
 
 def _interval(rows: Float[Tensor, "n d"], neighbours: Neighbours, m: float) -> tuple[float, float]:
     n, radius = len(rows), neighbours.distances[:, -1]
-    error = jackknife_error(lambda mask: _entropy(radius[mask], n, m), linked_groups(neighbours.indices[:, 0]))
+    reach = jackknife_reach(lambda mask: _entropy(radius[mask], n, m), linked_groups(neighbours.indices[:, 0]))
     size, few = distances_in_parts(rows, _NEIGHBOUR)
     value = _entropy(radius, n, m)
     at_few = value if few is None else _entropy(few[:, -1], size, m)
-    return interval_at_infinity(value, at_few, n / size, m, error)
+    return interval_at_infinity(value, at_few, n / size, m, reach)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy import stats
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
@@ -52,12 +53,13 @@ def compact_groups(rows: Float[Tensor, "n d"], size: int, n_groups: int = N_GROU
     return group
 
 
-def jackknife_error(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"]) -> float:
-    """Standard error of `estimate`, a function of which rows count, by leaving out one group at a time."""
+def jackknife_reach(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"]) -> float:
+    """Half the 95% interval of `estimate`, a function of which rows count, by leaving out one group at a time."""
     labels = group.unique().tolist()
     if len(labels) < 2:
         return math.inf
     values = np.array([estimate(group != label) for label in labels])
     if not np.isfinite(values).all():
         return math.inf
-    return math.sqrt((len(values) - 1) / len(values) * float(((values - values.mean()) ** 2).sum()))
+    error = math.sqrt((len(values) - 1) / len(values) * float(((values - values.mean()) ** 2).sum()))
+    return error * float(stats.t.ppf(0.975, len(values) - 1))

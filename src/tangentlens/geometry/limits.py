@@ -8,13 +8,10 @@ import math
 
 import torch
 from jaxtyping import Float
-from scipy import stats
 from torch import Tensor
 
-from tangentlens.geometry.groups import N_GROUPS
-
-# Rows of a subsample on which an estimate is repeated, and into how many at least the rows are cut.
-_SUBSAMPLE, _LEAST_SUBSAMPLES = 64, 16
+# Rows of a subsample on which an estimate is repeated, and how many there are if rows are few.
+_SUBSAMPLE, _SUBSAMPLES = 64, 16
 # Subsamples that are searched together.
 _AT_ONCE = 32
 # Beyond this dimension the effect of more rows is too slow to be extrapolated.
@@ -27,8 +24,8 @@ def distances_in_parts(rows: Float[Tensor, "n d"], k: int) -> tuple[int, Float[T
     With too few rows for that, the size is that of all rows, and there are no distances.
     """
     n = len(rows)
-    n_parts = max(_LEAST_SUBSAMPLES, n // _SUBSAMPLE)
-    if n // n_parts <= 2 * k:
+    n_parts = max(min(_SUBSAMPLES, n // (2 * k + 2)), n // max(_SUBSAMPLE, 2 * k + 2))
+    if n_parts < 2:
         return n, None
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(rows.device)
     parts = order[: n // n_parts * n_parts].reshape(n_parts, -1)
@@ -47,17 +44,17 @@ def _nearest_within(parts: Float[Tensor, "p s d"], k: int) -> Float[Tensor, "m k
 
 
 def interval_at_infinity(
-    all_rows: float, few_rows: float, growth: float, dimension: float, error: float
+    all_rows: float, few_rows: float, growth: float, dimension: float, reach: float
 ) -> tuple[float, float]:
     """A 95% interval of what an estimate tends to, from its values on all and on `growth` times fewer rows.
 
-    It holds the intervals of the value itself and of its extrapolation: without faces, the latter goes too far.
+    It holds the interval of the value itself, which reaches `reach` to each side, and that of its extrapolation:
+    without faces, the latter goes too far.
     """
-    if not math.isfinite(error):
+    if not math.isfinite(reach):
         return -math.inf, math.inf
     weight = 0.0 if growth == 1 else 1 / (growth ** (1 / min(dimension, _HIGHEST)) - 1)
     limit = all_rows + weight * (all_rows - few_rows)
-    reach = float(stats.t.ppf(0.975, N_GROUPS - 1)) * error
     # Both values are over all rows, and at different scales, so they are about equally sure and nearly independent.
     further = reach * math.hypot(1 + weight, weight)
     return min(all_rows - reach, limit - further), max(all_rows + reach, limit + further)

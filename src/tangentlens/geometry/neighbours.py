@@ -14,6 +14,10 @@ from tangentlens.errors import InputError
 _BLOCK = 1024
 # Candidates beyond k: with them, rounding can hardly hide a neighbour, and the certificate seldom fails.
 _SPARE = 2
+# Rows that are searched by differences at once.
+_FEW = 64
+# An odd number without a pattern: the golden ratio's digits, as a signed integer.
+_MIXER = -0x61C8864680B583EB
 # Up to this many bytes, rows are kept as the search needs them; beyond, they are made anew for each block.
 _CACHE = 2**28
 
@@ -29,7 +33,8 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     """The `k` nearest others of each row.
 
     Candidates come from |x|^2 + |y|^2 - 2xy in fp32, their distances from differences in fp64. A row whose candidates
-    rounding may have decided, by the worst-case bound of docs/concepts.md ('Neighbours'), is searched again in fp64.
+    rounding may have decided, by the worst-case bound of docs/concepts.md ('Neighbours'), is searched again in fp64,
+    and if that may not do either, by differences alone.
 
     >>> nearest(torch.tensor([[0.0], [1.0], [3.0]]), k=1).distances.flatten().tolist()
     [1.0, 1.0, 2.0]
@@ -40,11 +45,16 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     keep = min(k + _SPARE, n - 1)
     cloud = _Cloud(rows)
     squares, found = cloud.search(keep)
-    distances, indices = cloud.measure(torch.arange(n, device=rows.device), found)
+    everything = torch.arange(n, device=rows.device)
+    distances, indices = cloud.measure(everything, found)
     if keep < n - 1:
-        sure = cloud.certain(distances[:, k - 1], squares[:, -1])
-        for some in (~sure).nonzero()[:, 0].split(_BLOCK):
-            distances[some], indices[some] = cloud.measure(some, cloud.search_again(some, keep))
+        unsure = everything[~cloud.certain(everything, distances[:, k - 1], squares[:, -1])]
+        for some in unsure.split(_BLOCK):
+            squares, found = cloud.search_again(some, keep)
+            distances[some], indices[some] = cloud.measure(some, found)
+            still = some[~cloud.certain(some, distances[some, k - 1], squares[:, -1])]
+            for few in still.split(_FEW):
+                distances[few], indices[few] = cloud.measure(few, cloud.search_by_differences(few, keep))
     return Neighbours(distances[:, :k], indices[:, :k])
 
 
@@ -90,26 +100,41 @@ class _Cloud:
                 _keep_smallest(squares[left], found[left], block, right.start)
         return squares, found
 
-    def certain(self, distance: Float[Tensor, "n"], beyond: Float[Tensor, "n"]) -> Bool[Tensor, "n"]:
-        """Whether no row outside the candidates, all of them `beyond` in fp32, can be nearer than `distance`."""
+    def certain(
+        self, which: Int[Tensor, "m"], distance: Float[Tensor, "m"], beyond: Float[Tensor, "m"]
+    ) -> Bool[Tensor, "m"]:
+        """Whether no row outside the candidates of a row, all of them `beyond`, can be nearer than `distance`."""
         distance = distance * self.scale
-        rounding = (self.rows.shape[1] + 8) * torch.finfo(torch.float32).eps
+        rounding = (self.rows.shape[1] + 8) * torch.finfo(beyond.dtype).eps
         # A row that is nearer is no longer than |x| + distance, which bounds what rounding may have done to it.
-        slack = rounding * (2 * self.norms.double().sqrt() + distance).square()
+        slack = rounding * (2 * self.norms[which].double().sqrt() + distance).square()
         return distance.square() + slack < beyond
 
-    def search_again(self, which: Int[Tensor, "m"], keep: int) -> Int[Tensor, "m keep"]:
-        """The `keep` nearest of a few rows, in fp64."""
+    def search_again(self, which: Int[Tensor, "m"], keep: int) -> tuple[Float[Tensor, "m keep"], Int[Tensor, "m keep"]]:
+        """The same for some rows, in fp64."""
         x = self.part(which, torch.float64)
         squares = x.new_full((len(which), keep), torch.inf)
         found = torch.zeros(squares.shape, dtype=torch.int64, device=squares.device)
         for right in _blocks(len(self.rows)):
             y = self.part(right, torch.float64)
-            block = torch.addmm(y.square().sum(dim=1), x, y.T, alpha=-2)
+            block = torch.addmm(y.square().sum(dim=1), x, y.T, alpha=-2).add_(x.square().sum(dim=1, keepdim=True))
             own = ((which >= right.start) & (which < right.stop)).nonzero()[:, 0]
             block[own, which[own] - right.start] = torch.inf
             _keep_smallest(squares, found, block, right.start)
-        return found
+        return squares, found
+
+    def search_by_differences(self, which: Int[Tensor, "m"], keep: int) -> Int[Tensor, "m keep"]:
+        """The nearest of a few rows, without products: slow, but nothing cancels."""
+        x = self.part(which, torch.float64)
+        far = torch.cat(
+            [
+                torch.cdist(x, self.part(right, torch.float64), compute_mode="donot_use_mm_for_euclid_dist")
+                for right in _blocks(len(self.rows))
+            ],
+            dim=1,
+        )
+        far[torch.arange(len(which), device=which.device), which] = torch.inf
+        return far.topk(keep, dim=1, largest=False).indices
 
     def measure(self, which: Int[Tensor, "m"], found: Int[Tensor, "m keep"]) -> Neighbours:
         """Distances from the rows `which` to those found, by differences, in fp64, ascending."""
@@ -155,7 +180,8 @@ def _hash(rows: Float[Tensor, "n d"]) -> Int[Tensor, "n"]:
         rows = torch.nn.functional.pad(rows, (0, 1))
     # Adding 0 makes -0.0 and 0.0 the same bits.
     bits = (rows + 0.0).contiguous().view(torch.int64)
-    # Numbers that were widened from a shorter format end in zeros; folding spreads what they hold over all bits.
-    bits = bits ^ (bits >> 16) ^ (bits >> 32)
+    # A sign, or the few bits of a short format, sit at one end; folding and multiplying spread them over all bits.
+    bits = (bits ^ (bits >> 16) ^ (bits >> 32)) * _MIXER
+    bits = bits ^ (bits >> 29) ^ (bits >> 47)
     odd = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=torch.Generator().manual_seed(0)) * 2 + 1
     return (bits * odd.to(rows.device)).sum(dim=1)

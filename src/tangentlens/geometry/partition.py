@@ -21,7 +21,9 @@ def partition_isotropy(x: Any) -> float:
     """
     rows = as_rows(x).double()
     directions = torch.linalg.eigh(rows.T @ rows).eigenvectors
-    parts = [(block @ directions) for block in rows.split(_BLOCK)]
-    logs = torch.stack([torch.stack([(sign * part).logsumexp(dim=0) for part in parts]) for sign in (1, -1)])
-    total = logs.logsumexp(dim=1)
+    logs = []
+    for block in rows.split(_BLOCK):
+        along = block @ directions
+        logs.append(torch.cat([along.logsumexp(dim=0), (-along).logsumexp(dim=0)]))
+    total = torch.stack(logs).logsumexp(dim=0)
     return math.exp(float(total.amin() - total.amax()))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from torch import nn
 
 from tangentlens.errors import InputError
@@ -27,10 +26,17 @@ class LoadedModel:
     tokenizer: Any
     width: int
     longest: int
+    not_loaded: Collection[str]
 
     def encode(self, text: str) -> list[int]:
         """Token ids without specials."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    @property
+    def special_ids(self) -> set[int]:
+        """Named specials, and those that were added without a name."""
+        added = {place for place, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        return added | set(self.tokenizer.all_special_ids)
 
     @property
     def specials(self) -> tuple[list[int], list[int]]:
@@ -47,34 +53,63 @@ def load_model(
 
     Of an encoder-decoder, the encoder is taken.
     """
-    from transformers import AutoModel, AutoTokenizer
-
     source, revision = _parse(spec)
-    options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
     with _quiet():
         try:
-            tokenizer = AutoTokenizer.from_pretrained(source, **options)
-            model = AutoModel.from_pretrained(source, dtype=dtype, use_safetensors=True, **options)
-        except (OSError, ValueError, ImportError, KeyError, RuntimeError, SafetensorError) as error:
-            reason = " ".join(str(error).split())
+            loaded = _load(model_name(spec), source, revision, dtype, trust_remote_code)
+            loaded.model.to(device).eval()
+        except InputError:
+            raise
+        # A broken or exotic repository makes transformers fail in any way.
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(
-                f"MODEL must be a directory or a hub id (id@revision) that transformers can load, with a tokenizer and "
-                f"safetensors weights, but {spec!r} is not: {reason[:300]}"
+                "MODEL must be a directory or a hub id (id@revision) of a text model that transformers can load, with "
+                f"tokenizer and safetensors weights, but {spec!r} is not: {reason[:300]}"
             ) from error
-    config = model.config
-    kind: Kind = "decoder" if _is_decoder(config) else "encoder"
-    if getattr(config, "is_encoder_decoder", False):
-        model, kind = model.get_encoder(), "encoder"
-    longest = min(getattr(config, "max_position_embeddings", None) or 2**31, tokenizer.model_max_length)
+    return loaded
+
+
+def _load(name: str, source: str, revision: str, dtype: torch.dtype, trust_remote_code: bool) -> LoadedModel:
+    from transformers import AutoModel, AutoTokenizer
+
+    options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
+    tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    model, told = AutoModel.from_pretrained(
+        source, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
+    )
+    # A pooler is not on the way of any site; a masked or causal checkpoint has none.
+    missing = sorted(key for key in told["missing_keys"] if "pooler" not in key)
+    if missing:
+        raise InputError(
+            f"{source} must hold all weights of its model, but {len(missing)} are missing, such as {missing[0]}; they "
+            "would be random"
+        )
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
         raise InputError(
-            f"{spec!r} must have a token embedding for every token, but its tokenizer has {len(tokenizer)} tokens and "
+            f"{source} must have a token embedding for every token, but its tokenizer has {len(tokenizer)} tokens and "
             f"the model {known}; the two do not belong together"
         )
+    config = model.config.get_text_config()
+    kind, looked_at = _kind(config), model
+    if getattr(model.config, "is_encoder_decoder", False):
+        kind, looked_at = "encoder", model.get_encoder()
     return LoadedModel(
-        model_name(spec), revision, kind, model.to(device).eval(), tokenizer, config.hidden_size, longest
+        name, revision, kind, looked_at, tokenizer, config.hidden_size, _longest(model, tokenizer), told["missing_keys"]
     )
+
+
+def _longest(model: Any, tokenizer: Any) -> int:
+    """How many tokens it takes at once, specials included."""
+    limits = [getattr(model.config.get_text_config(), "max_position_embeddings", None), tokenizer.model_max_length]
+    longest = min((limit for limit in limits if limit is not None and limit > 0), default=2**31)
+    # RoBERTa and its kin count positions from after the padding.
+    positions = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    offset = getattr(positions, "padding_idx", None)
+    if offset is not None and positions is not None:
+        longest = min(longest, positions.num_embeddings - offset - 1)
+    return int(longest)
 
 
 def model_name(spec: str) -> str:
@@ -92,10 +127,15 @@ def _parse(spec: str) -> tuple[str, str]:
     return source, revision
 
 
-def _is_decoder(config: Any) -> bool:
+def _kind(config: Any) -> Kind:
+    """By what its class says it was trained for; of a bare model, by what its family is for."""
+    from transformers.models.auto import modeling_auto as auto
+
     names = getattr(config, "architectures", None) or []
-    causal = any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
-    return causal or bool(getattr(config, "is_decoder", False))
+    if any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names) or getattr(config, "is_decoder", False):
+        return "decoder"
+    causal = config.model_type in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    return "decoder" if causal and config.model_type not in auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES else "encoder"
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection
 from typing import Any, Literal
 
 import torch
@@ -42,10 +43,12 @@ def small_model(kind: Kind, vocabulary: int, layers: int, width: int, length: in
         return EuroBertForMaskedLM(EuroBertConfig(mask_token_id=mask, **shape))
 
 
-def weight_hash(model: nn.Module) -> str:
-    """SHA-256 over all parameters and buffers, by name: equal hashes, equal weights."""
+def weight_hash(model: nn.Module, leave_out: Collection[str] = ()) -> str:
+    """SHA-256 over all parameters and buffers but those to leave out, by name: equal hashes, equal weights."""
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
+        if name in leave_out:
+            continue
         digest.update(name.encode())
         digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

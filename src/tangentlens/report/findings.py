@@ -216,7 +216,7 @@ def _shapes(rows: pl.DataFrame) -> Iterator[str]:
             "bell": f"a bell: {value}, above the higher end by {_interval(row)}",
             "valley": f"a valley: {value}, off the lower end by {_interval(row)}",
             "irregular": f"irregular: {value}, off both ends by at least {_interval(row)}, but no bell or valley",
-            "monotone": f"monotone: the last site is off the first by {_interval(row)}",
+            "monotone": f"no bell or valley, and the last site is off the first by {_interval(row)}",
             "flat": f"flat: the last site is off the first by {_interval(row)}",
         }[kind]
         yield f"{what[0].upper()}{what[1:]} over depth is {told} (over batches)."
@@ -305,7 +305,7 @@ def profile_table(records: pl.DataFrame) -> pl.DataFrame:
     """Site by site, the mean and standard deviation over batches of the headlines of a profile."""
     key = ["run", "model", "site"]
     names = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
-    rows = records.filter(pl.col("ci_over") == BATCHES, pl.col("depth").is_not_null()).with_columns(name=names)
+    rows = records.filter(pl.col("ci_over") == BATCHES).with_columns(name=names)
     sds = records.with_columns(name=names.str.replace("_sd", "", literal=True)).filter(
         pl.col("metric").str.ends_with("_sd")
     )

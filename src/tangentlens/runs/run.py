@@ -88,7 +88,7 @@ class Run:
         except safetensors.SafetensorError as error:
             raise InputError(
                 f"{path} must be a safetensors file, but cannot be read ({error}); "
-                "delete it; a checkpoint that is gone is trained again from the start"
+                "delete it and run the same command again: what it held is made anew, a checkpoint by training again"
             ) from error
 
     def _read_part(self, part: Path, n_parts: int) -> pl.DataFrame:
