@@ -8,7 +8,7 @@ import pytest
 
 from tangentlens import InputError
 from tangentlens.profile import Profile, run_profile
-from tangentlens.report.figures import FIGURES, draw_all, share_over_depth
+from tangentlens.report.figures import FIGURES, draw_all, profile_over_depth, share_over_depth
 from tangentlens.report.page import write_report
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
@@ -145,3 +145,8 @@ def test_the_title_counts_sites_by_the_lower_end(tmp_path):
 def test_a_folder_is_not_a_report(run, tmp_path):
     with pytest.raises(InputError, match=r"must be a file, but .* is a folder"):
         write_report([run], tmp_path)
+
+
+def test_a_models_name_is_escaped_in_the_figure_of_a_profile(profiled):
+    evil = profiled.records.with_columns(model=pl.lit("<img src=x>"))
+    assert {trace.name for trace in profile_over_depth(evil).plot.data} == {"&lt;img src=x&gt;"}
