@@ -87,7 +87,7 @@ def test_profile_prints_a_table_and_its_run_is_one_that_report_opens(tmp_path):
     assert "tiny: about" in done.stderr
     assert "GiB of memory" in done.stderr
     assert "tiny, site by site: mean ± standard deviation over batches" in done.stdout
-    assert "Anisotropy over depth is" in done.stdout
+    assert "Anisotropy over depth: " in done.stdout
     assert len(re.findall(r"^ ?resid\.\d", done.stdout, flags=re.MULTILINE)) == 4
     told = json.loads(tangentlens(*arguments, "--json").stdout)
     assert told["tables"][0]["rows"][0]["site"] == "resid.0"

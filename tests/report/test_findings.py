@@ -134,11 +134,11 @@ def profile_cells(metric, values, variant="", half=0.01):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        ("bell", "Anisotropy over depth is a bell: 0.500 at resid.1, above the higher end by 0.300 [0.200, 0.400]"),
-        ("valley", "Anisotropy over depth is a valley: 0.500 at resid.1"),
-        ("irregular", "Anisotropy over depth is irregular: 0.500 at resid.1"),
-        ("monotone", "Anisotropy over depth is no bell or valley, and the last site is off the first by 0.300"),
-        ("flat", "Anisotropy over depth is flat"),
+        ("bell", "Anisotropy over depth: a bell, 0.500 at resid.1, above the higher end by 0.300 [0.200, 0.400]"),
+        ("valley", "Anisotropy over depth: a valley, 0.500 at resid.1"),
+        ("irregular", "Anisotropy over depth: irregular, 0.500 at resid.1"),
+        ("monotone", "Anisotropy over depth: no bell or valley, and the last site is off the first by 0.300"),
+        ("flat", "Anisotropy over depth: flat"),
     ],
 )
 def test_the_shape_of_a_profile_is_told(kind, says):

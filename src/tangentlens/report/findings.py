@@ -213,13 +213,13 @@ def _shapes(rows: pl.DataFrame) -> Iterator[str]:
         )
         value = f"{there['value'][0]:#.3g} at {row['site']}"
         told = {
-            "bell": f"a bell: {value}, above the higher end by {_interval(row)}",
-            "valley": f"a valley: {value}, off the lower end by {_interval(row)}",
-            "irregular": f"irregular: {value}, off both ends by at least {_interval(row)}, but no bell or valley",
+            "bell": f"a bell, {value}, above the higher end by {_interval(row)}",
+            "valley": f"a valley, {value}, off the lower end by {_interval(row)}",
+            "irregular": f"irregular, {value}, off both ends by at least {_interval(row)}, but no bell or valley",
             "monotone": f"no bell or valley, and the last site is off the first by {_interval(row)}",
-            "flat": f"flat: the last site is off the first by {_interval(row)}",
+            "flat": f"flat, the last site is off the first by {_interval(row)}",
         }[kind]
-        yield f"{what[0].upper()}{what[1:]} over depth is {told} (over batches)."
+        yield f"{what[0].upper()}{what[1:]} over depth: {told} (over batches)."
 
 
 def _clusters(rows: pl.DataFrame) -> Iterator[str]:
