@@ -48,6 +48,16 @@ def test_every_method_covers_the_dimension(method, make):
     assert sum(estimate.ci_low <= 3 <= estimate.ci_high for estimate in found) >= 34
 
 
+def test_what_is_far_from_a_small_bias_is_not_extrapolated(generator):
+    """Round clouds strung on a line: a subsample sees the line, all rows see the clouds, and neither is a limit."""
+    clouds = torch.randn(720, 20, generator=generator, dtype=torch.float64)
+    clouds[:, 0] += 1000 * torch.arange(30).repeat_interleave(24)
+    found = intrinsic_dimension(clouds)
+    assert not found.stable
+    assert found.scales[0].value < 0.3 * found.value
+    assert found.ci_high < 3 * found.value
+
+
 @pytest.mark.parametrize(("method", "n"), [("twonn", 12), ("gride", 40), ("mle", 200)])
 def test_the_interval_of_few_rows_is_as_wide_as_it_has_to_be(method, n):
     found = [intrinsic_dimension(manifolds.torus(n, 2, 4, seed=seed).rows, method=method) for seed in range(60)]

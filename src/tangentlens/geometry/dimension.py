@@ -42,6 +42,8 @@ _ESTIMATORS = {
 
 # Estimates at different scales that differ by more than this factor, and than three standard errors, are not one.
 _STEADY = 1.2
+# An extrapolation by more than this factor means that the sizes do not see one dimension.
+_FURTHEST = 1.5
 
 
 @dataclass(frozen=True)
@@ -124,7 +126,8 @@ def intrinsic_dimension(
     values = [scale.value for scale in scales]
     stable = max(values) <= min(values) * max(_STEADY, math.exp(1.5 * reach))
     few = scales[0] if scales[0].n < here.n else here
-    ends = interval_at_infinity(math.log(here.value), math.log(few.value), here.n / few.n, here.value, reach)
+    sizes, logs = here.n / few.n, (math.log(here.value), math.log(few.value))
+    ends = interval_at_infinity(*logs, sizes, here.value, reach, furthest=math.log(_FURTHEST))
     low, high = (math.exp(end) for end in ends)
     return IntrinsicDimension(here.value, low, high, len(rows), n_duplicates, method, tuple(scales), stable)
 

@@ -44,17 +44,18 @@ def _nearest_within(parts: Float[Tensor, "p s d"], k: int) -> Float[Tensor, "m k
 
 
 def interval_at_infinity(
-    all_rows: float, few_rows: float, growth: float, dimension: float, reach: float
+    all_rows: float, few_rows: float, growth: float, dimension: float, reach: float, furthest: float = math.inf
 ) -> tuple[float, float]:
     """A 95% interval of what an estimate tends to, from its values on all and on `growth` times fewer rows.
 
     It holds the interval of the value itself, which reaches `reach` to each side, and that of its extrapolation:
-    without faces, the latter goes too far.
+    without faces, the latter goes too far. An extrapolation by more than `furthest` is of no small bias any more, and is
+    cut there.
     """
     if not math.isfinite(reach):
         return -math.inf, math.inf
     weight = 0.0 if growth == 1 else 1 / (growth ** (1 / min(dimension, _HIGHEST)) - 1)
-    limit = all_rows + weight * (all_rows - few_rows)
+    limit = all_rows + max(-furthest, min(furthest, weight * (all_rows - few_rows)))
     # Both values are over all rows, and at different scales, so they are about equally sure and nearly independent.
     further = reach * math.hypot(1 + weight, weight)
     return min(all_rows - reach, limit - further), max(all_rows + reach, limit + further)
