@@ -49,7 +49,7 @@ def interval_at_infinity(
     """A 95% interval of what an estimate tends to, from its values on all and on `growth` times fewer rows.
 
     It holds the interval of the value itself, which reaches `reach` to each side, and that of its extrapolation:
-    without faces, the latter goes too far. An extrapolation by more than `furthest` is of no small bias any more, and is
+    without faces, the latter goes too far. What it adds beyond `furthest` is no small bias any more, and is
     cut there.
     """
     if not math.isfinite(reach):
