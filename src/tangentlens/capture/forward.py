@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tangentlens.capture.sites import Site, watch
+from tangentlens.capture.sites import Site, check_carried, ran_twice, watch
 from tangentlens.errors import InputError
 
 
@@ -24,17 +24,10 @@ def activations(
     """Run `model` on `tokens` and let `see` have each site's rows at the positions to `keep`, one site at a time."""
 
     def look(site: Site, hidden: Tensor | None) -> None:
-        if hidden is None or hidden.shape[:2] != tokens.shape:
-            raise InputError(
-                f"{site} must carry a (batch, length, width) tensor for the tokens of the batch, but carries "
-                f"{None if hidden is None else tuple(hidden.shape)}; choose another site"
-            )
         if site.name in seen:
-            raise InputError(
-                f"{site} must run once in a forward pass, but runs several times (shared layers?); choose other sites"
-            )
+            raise ran_twice(site)
         seen.add(site.name)
-        see(site, hidden[keep])
+        see(site, check_carried(site, hidden, tokens)[keep])
 
     seen: set[str] = set()
     handles = [watch(site, partial(look, site)) for site in sites]

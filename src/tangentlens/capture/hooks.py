@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tangentlens.capture.batch import Batch, Objective, read_batch
-from tangentlens.capture.sites import Site, watch
+from tangentlens.capture.sites import Site, check_carried, ran_twice, watch
 from tangentlens.errors import InputError
 
 
@@ -100,9 +100,7 @@ class Capture:
                 "before lens.step(), check that the site is not frozen, or choose other sites"
             )
         if len({id(piece.batch) for piece in pieces}) < len(pieces):
-            raise InputError(
-                f"{site} must run once in a forward pass, but runs several times (shared layers?); choose other sites"
-            )
+            raise ran_twice(site)
         self._pieces[site.name] = []
         return Rows(
             activations=torch.cat([piece.activations for piece in pieces]),
@@ -122,12 +120,8 @@ class Capture:
         if not torch.is_grad_enabled():
             return
         batch = self._batch
-        if batch is None or hidden is None or hidden.shape[:2] != batch.tokens.shape:
-            raise InputError(
-                f"{site} must carry a (batch, length, width) tensor for the tokens of the batch, but carries "
-                f"{None if hidden is None else tuple(hidden.shape)}; choose another site"
-            )
-        if hidden.requires_grad:
+        hidden = check_carried(site, hidden, None if batch is None else batch.tokens)
+        if batch is not None and hidden.requires_grad:
             piece = _Piece(batch, self._first, hidden.detach()[batch.keep])
             self._pieces[site.name].append(piece)
             hidden.register_hook(piece.add)

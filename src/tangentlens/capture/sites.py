@@ -74,6 +74,23 @@ def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
     return site.module.register_forward_hook(on_output)
 
 
+def check_carried(site: Site, hidden: Tensor | None, tokens: Tensor | None) -> Tensor:
+    """The tensor that a site carries, if it has a row for each of the tokens."""
+    if hidden is None or tokens is None or hidden.shape[:2] != tokens.shape:
+        raise InputError(
+            f"{site} must carry a (batch, length, width) tensor for the tokens of the batch, but carries "
+            f"{None if hidden is None else tuple(hidden.shape)}; choose another site"
+        )
+    return hidden
+
+
+def ran_twice(site: Site) -> InputError:
+    """The error of a site that a forward pass comes through more than once."""
+    return InputError(
+        f"{site} must run once in a forward pass, but runs several times (shared layers?); choose other sites"
+    )
+
+
 def _is_hidden(value: Any) -> bool:
     return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3
 
