@@ -82,7 +82,7 @@ class Lens:
     def _claim(self, fresh: bool) -> None:
         """Put the settings under the model's name in the manifest; another lens of that name is not overwritten."""
         settings = {
-            "sites": {site.name: f"{site.side} of {type(site.module).__name__}" for site in self.sites},
+            "sites": {site.name: site.place for site in self.sites},
             "rank": self.rank,
             "every": self.every,
             "seed": self.seed,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -11,14 +10,13 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from scipy import stats
 from torch import Tensor
 
 from tangentlens.capture.forward import activations
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
-from tangentlens.geometry.shape import profile_shape
+from tangentlens.geometry.shape import mean_interval, profile_shape
 from tangentlens.measures import profile_measures
 from tangentlens.models.load import load_model, model_name
 from tangentlens.models.small import weight_hash
@@ -119,7 +117,7 @@ class _ModelProfile:
             "kind": self.loaded.kind,
             "parameters": parameters,
             "weights_sha256": weight_hash(self.loaded.model, self.loaded.not_loaded),
-            "sites": {site.name: f"{site.side} of {type(site.module).__name__}" for site in self.sites},
+            "sites": {site.name: site.place for site in self.sites},
             "window": self.length,
         }
         known = self.run.manifest.get("models", {}).get(self.name, facts)
@@ -228,15 +226,12 @@ class _ModelProfile:
         )
         for name, table in values.items():
             metric, _, variant = name.partition(":")
-            n_batches = len(table)
-            about = replace(base, variant=variant, n=n_batches * self.profile.batch_tokens)
-            reach = float(stats.t.ppf(0.975, n_batches - 1)) / math.sqrt(n_batches)
+            about = replace(base, variant=variant, n=len(table) * self.profile.batch_tokens)
             for site, column in zip(self.sites, table.T, strict=True):
-                mean, sd = float(column.mean()), float(column.std())
+                mean, low, high = mean_interval(column)
                 here = replace(about, site=site.name, depth=site.depth)
-                low, high = mean - reach * sd, mean + reach * sd
-                yield replace(here, metric=metric, value=mean, ci_low=low, ci_high=high, ci_over=BATCHES)
-                yield replace(here, metric=f"{metric}_sd", value=sd)
+                yield replace(here, metric=metric, value=mean, ci_low=low, ci_high=high)
+                yield replace(here, metric=f"{metric}_sd", value=float(column.std()))
             if bool(table.isfinite().all()):
                 yield from self._shape(about, metric, table)
 
@@ -255,5 +250,4 @@ class _ModelProfile:
             value=shape.value,
             ci_low=shape.ci_low,
             ci_high=shape.ci_high,
-            ci_over=BATCHES,
         )

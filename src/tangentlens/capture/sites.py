@@ -24,8 +24,13 @@ class Site:
     side: Literal["input", "output"]
     depth: float | None = None
 
+    @property
+    def place(self) -> str:
+        """Which side of what kind of module it is."""
+        return f"{self.side} of {type(self.module).__name__}"
+
     def __repr__(self) -> str:
-        return f"Site({self.name!r}, {self.side} of {type(self.module).__name__})"
+        return f"Site({self.name!r}, {self.place})"
 
 
 def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[Site]:

@@ -15,12 +15,17 @@ def builtin_text() -> str:
     return "\n\n".join(topics[name] for name in sorted(topics))
 
 
+def no_text_file(path: Path, error: OSError) -> InputError:
+    """The error of a text that cannot be read."""
+    return InputError(f"{path} must be a text file, but: {error.strerror}; check the path")
+
+
 def read_text(path: Path) -> str:
     """The UTF-8 text of a file."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
-        raise InputError(f"{path} must be a text file, but: {error.strerror}; check the path") from error
+        raise no_text_file(path, error) from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path} must be UTF-8 text, but is not ({error}); convert it first") from error
     if not text.strip():

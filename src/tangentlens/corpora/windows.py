@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tangentlens.corpora.text import builtin_text
+from tangentlens.corpora.text import builtin_text, no_text_file
 from tangentlens.errors import InputError
 
 _CHUNK = 2**16
@@ -37,7 +37,7 @@ class Text:
         try:
             return self.path.stat().st_size
         except OSError as error:
-            raise InputError(f"{self.path} must be a text file, but: {error.strerror}; check the path") from error
+            raise no_text_file(self.path, error) from error
 
     @property
     def fingerprint(self) -> str:
@@ -68,7 +68,7 @@ class Text:
                 file.seek(start)
                 return file.read(length)
         except OSError as error:
-            raise InputError(f"{self.path} must be a text file, but: {error.strerror}; check the path") from error
+            raise no_text_file(self.path, error) from error
 
 
 def windows(text: Text, encode: Callable[[str], list[int]], length: int, seed: int) -> Iterator[Int[Tensor, "length"]]:

@@ -16,7 +16,7 @@ from tangentlens.geometry.gride import gride
 from tangentlens.geometry.groups import compact_groups, jackknife_reach, linked_groups
 from tangentlens.geometry.levina_bickel import levina_bickel
 from tangentlens.geometry.limits import distances_in_parts, interval_at_infinity
-from tangentlens.geometry.neighbours import Neighbours, distinct_rows, nearest
+from tangentlens.geometry.neighbours import Neighbours, check_enough, nearest, without_duplicates
 from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.twonn import twonn, twonn_censored, twonn_linear
 
@@ -102,20 +102,12 @@ def intrinsic_dimension(
         raise InputError(f"method must be one of {', '.join(_ESTIMATORS)}, but is {method!r}")
     if duplicates not in ("drop", "raise"):
         raise InputError(f"duplicates must be 'drop' or 'raise', but is {duplicates!r}")
-    rows = as_rows(x)
-    kept = distinct_rows(rows)
-    n_duplicates = len(rows) - len(kept)
+    rows, n_duplicates = without_duplicates(as_rows(x))
     if n_duplicates and duplicates == "raise":
-        raise InputError(
-            f"rows must be distinct, but {n_duplicates} of {len(rows)} repeat; duplicates='drop' drops them"
-        )
+        n = len(rows) + n_duplicates
+        raise InputError(f"rows must be distinct, but {n_duplicates} of {n} repeat; duplicates='drop' drops them")
     estimator = _ESTIMATORS[method]
-    if len(kept) <= estimator.k:
-        raise InputError(
-            f"method {method!r} needs at least {estimator.k + 1} distinct rows, but {len(rows)} rows came, "
-            f"{n_duplicates} of them duplicates; pass more tokens"
-        )
-    rows = rows if n_duplicates == 0 else rows[kept]
+    check_enough(f"method {method!r}", estimator.k + 1, len(rows), n_duplicates)
     reach, scales = _over_scales(rows, estimator)
     here = next(scale for scale in scales if (scale.n, scale.k) == (len(rows), estimator.k))
     if here.value == math.inf:

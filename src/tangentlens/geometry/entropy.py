@@ -14,7 +14,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.dimension import intrinsic_dimension
 from tangentlens.geometry.groups import jackknife_reach, linked_groups
 from tangentlens.geometry.limits import distances_in_parts, interval_at_infinity
-from tangentlens.geometry.neighbours import Neighbours, distinct_rows, nearest
+from tangentlens.geometry.neighbours import Neighbours, check_enough, nearest, without_duplicates
 from tangentlens.geometry.rows import as_rows
 
 # The neighbour whose distance tells the density: the first is noisy, far ones blur.
@@ -57,15 +57,8 @@ def manifold_entropy(x: Any, dimension: float | None = None) -> ManifoldEntropy:
     """
     if dimension is not None and not 0 < dimension < math.inf:
         raise InputError(f"dimension must be positive and finite, but is {dimension}")
-    rows = as_rows(x)
-    kept = distinct_rows(rows)
-    n_duplicates = len(rows) - len(kept)
-    if len(kept) <= _NEIGHBOUR:
-        raise InputError(
-            f"entropy needs at least {_NEIGHBOUR + 1} distinct rows, but {len(rows)} rows came, {n_duplicates} of them "
-            "duplicates; pass more tokens"
-        )
-    rows = rows if n_duplicates == 0 else rows[kept]
+    rows, n_duplicates = without_duplicates(as_rows(x))
+    check_enough("entropy", _NEIGHBOUR + 1, len(rows), n_duplicates)
     if dimension is not None:
         m = m_low = m_high = dimension
     else:

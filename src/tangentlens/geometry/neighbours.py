@@ -165,6 +165,22 @@ def _keep_smallest(
     found[better] = torch.cat([found[better], columns + first], dim=1).gather(1, place)
 
 
+def without_duplicates(rows: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "m d"], int]:
+    """The distinct rows, and how many repeat one of them."""
+    kept = distinct_rows(rows)
+    n_duplicates = len(rows) - len(kept)
+    return (rows[kept] if n_duplicates else rows), n_duplicates
+
+
+def check_enough(what: str, least: int, n_distinct: int, n_duplicates: int) -> None:
+    """Refuse fewer distinct rows than `what` needs."""
+    if n_distinct < least:
+        raise InputError(
+            f"{what} needs at least {least} distinct rows, but {n_distinct + n_duplicates} rows came, {n_duplicates} "
+            "of them duplicates; pass more tokens"
+        )
+
+
 def distinct_rows(rows: Float[Tensor, "n d"]) -> Int[Tensor, "m"]:
     """Indices of the first occurrence of each distinct row, ascending."""
     hashes = torch.cat([_hash(part) for part in rows.split(_BLOCK)])

@@ -21,7 +21,9 @@ def participation_ratio(x: Any, center: bool = True) -> float:
     2.0
     """
     # From traces of the covariance, which cost less than its spectrum.
-    matrix = _covariance(x, center)
+    moments = Moments.of(x)
+    matrix = moments.covariance() if center else moments.second_moment()
+    _check_differ(float(matrix.trace()))
     return float(matrix.trace() ** 2 / matrix.square().sum())
 
 
@@ -62,18 +64,14 @@ def isoscore(x: Any) -> float:
 
 
 def _spectrum(x: Any, center: bool) -> Float[Tensor, "d"]:
-    moments = Moments.of(x)
-    _covariance(moments, center)
-    return moments.spectrum(center=center)
+    values = Moments.of(x).spectrum(center=center)
+    _check_differ(float(values[0]))
+    return values
 
 
-def _covariance(x: Any, center: bool) -> Float[Tensor, "d d"]:
-    """The matrix whose spectrum is counted; uncentred, the second moment."""
-    moments = Moments.of(x)
-    matrix = moments.covariance() if center else moments.second_moment()
-    if float(matrix.trace()) == 0:
+def _check_differ(spread: float) -> None:
+    if spread == 0:
         raise InputError("rows must differ for a rank to exist, but all are equal; check the site and the mask")
-    return matrix
 
 
 def _exp_entropy(weights: Float[Tensor, "d"]) -> float:

@@ -55,14 +55,14 @@ def profile_shape(values: Float[Tensor, "batches sites"], depth: Float[Tensor, "
         if down is not None:
             place, value, low, high = down
             return Shape("valley" if bend > 0 else "irregular", place, -value, -high, -low)
-    value, low, high = _mean_interval(values[:, -1] - values[:, 0])
+    value, low, high = mean_interval(values[:, -1] - values[:, 0])
     return Shape("flat" if low <= 0 <= high else "monotone", n_sites - 1, value, low, high)
 
 
 def _bend(values: Float[Tensor, "b s"], depth: Float[Tensor, "s"]) -> int:
     """Whether a quadratic over depth opens upward (1), downward (-1), or neither for sure (0)."""
     powers = torch.stack([torch.ones_like(depth), depth, depth.square()], dim=1)
-    _, low, high = _mean_interval(values @ torch.linalg.pinv(powers)[2])
+    _, low, high = mean_interval(values @ torch.linalg.pinv(powers)[2])
     return int(low > 0) - int(high < 0)
 
 
@@ -72,13 +72,13 @@ def _beyond_both_ends(values: Float[Tensor, "b s"]) -> tuple[int, float, float, 
     place = 1 + int(mean[1:-1].argmax())
     # The site was picked as the highest of all interior ones.
     level = 0.05 / (len(mean) - 2)
-    above = [_mean_interval(values[:, place] - values[:, end], level) for end in (0, -1)]
+    above = [mean_interval(values[:, place] - values[:, end], level) for end in (0, -1)]
     if min(low for _, low, _ in above) <= 0:
         return None
     return place, *min(above)
 
 
-def _mean_interval(values: Float[Tensor, "b"], level: float = 0.05) -> tuple[float, float, float]:
+def mean_interval(values: Float[Tensor, "b"], level: float = 0.05) -> tuple[float, float, float]:
     """Mean over batches with Student's interval."""
     n = len(values)
     reach = float(stats.t.ppf(1 - level / 2, n - 1)) * float(values.std()) / math.sqrt(n)

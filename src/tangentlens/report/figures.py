@@ -19,7 +19,7 @@ from plotly.subplots import make_subplots
 from tangentlens.alignment.tangent_test import PROXY
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.profile import BATCHES, SHAPE
-from tangentlens.report.findings import PROFILED, last_measured
+from tangentlens.report.findings import MEASURE, PROFILED, last_measured
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 VARIANTS = {
@@ -148,9 +148,8 @@ def geometry_over_depth(records: pl.DataFrame) -> Figure | None:
 
 def profile_over_depth(records: pl.DataFrame) -> Figure | None:
     """Every measure of a profile over depth, all models together."""
-    names = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
     rows = _labelled(records).filter(pl.col("ci_over") == BATCHES, pl.col("depth").is_not_null())
-    rows = rows.with_columns(name=names).filter(pl.col("name").is_in(list(PROFILED)))
+    rows = rows.with_columns(name=MEASURE).filter(pl.col("name").is_in(list(PROFILED)))
     if rows["depth"].n_unique() < 2:
         return None
     shown = [name for name in PROFILED if name in rows["name"]]

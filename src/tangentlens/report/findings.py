@@ -31,6 +31,8 @@ PROFILED = {
     "local_anisotropy": "anisotropy inside clusters",
     "local_anisotropy:matched": "anisotropy of as many random rows",
 }
+# A measure's name in `PROFILED`, from its columns in the records.
+MEASURE = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
 # Those that have a sentence on their shape, and a column in the table.
 HEADLINES = tuple(PROFILED)[:5]
 
@@ -304,9 +306,8 @@ def share_table(records: pl.DataFrame) -> pl.DataFrame:
 def profile_table(records: pl.DataFrame) -> pl.DataFrame:
     """Site by site, the mean and standard deviation over batches of the headlines of a profile."""
     key = ["run", "model", "site"]
-    names = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
-    rows = records.filter(pl.col("ci_over") == BATCHES).with_columns(name=names)
-    sds = records.with_columns(name=names.str.replace("_sd", "", literal=True)).filter(
+    rows = records.filter(pl.col("ci_over") == BATCHES).with_columns(name=MEASURE)
+    sds = records.with_columns(name=MEASURE.str.replace("_sd", "", literal=True)).filter(
         pl.col("metric").str.ends_with("_sd")
     )
     told = (
