@@ -8,33 +8,43 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.clusters import far_apart
 from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.proxies.principal import Principal
+
+# Principal directions that are kept beyond the number of concepts.
+_SPARE = 16
+# The start is looked for on so many rows, in so many steps, under a penalty on codes that falls between these.
+_START_ROWS, _START_STEPS = 2048, 40
+_PENALTY_FIRST, _PENALTY_LAST = 0.3, 0.001
+# Sweeps over the codes for each solution of the dictionary, and codes that are improved from one product.
+_SWEEPS, _BLOCK = 2, 8
 
 
 class SemiNMF:
     """Semi-non-negative matrix factorisation.
 
-    The rows are first expressed in their leading `2 k + 16` principal directions: the dictionary lies in the span of
-    the rows, and what is left out could not be reached at rank k. The codes are then improved column by column
-    (hierarchical alternating least squares) and the dictionary solved for exactly, so the error never rises.
+    The rows are first expressed in their leading `k + 16` principal directions. Many dictionaries fit equally well, so
+    the start decides which is found: extreme rows, then alternating steps under a penalty on the codes that fades away,
+    which prefers the dictionary with the sparsest codes. From there codes (coordinate by coordinate) and dictionary
+    (exactly) take turns on the plain objective, so the error never rises (docs/concepts.md, 'Tangent proxy').
 
     Args:
         n_components: Number of concepts, k.
         center: Subtract the mean first: tangent vectors are differences.
-        max_iter: At most so many sweeps.
-        tol: Stop when a sweep lowers the relative error by less than this share of it.
-        seed: Draws the starting dictionary.
+        max_iter: At most so many turns.
+        tol: Stop when a turn lowers the relative error by less than this share of it, or of 0.01.
+        seed: Draws the start.
 
     Attributes:
         components_: Dictionary D, `(k, d)`.
         codes_: Codes Z of the fitted rows, `(n, k)`, none below 0.
         mean_: What was subtracted, `(d,)`.
         error_: |X - mean - Z D|^2 / |X - mean|^2.
-        n_iter_: Sweeps done.
+        n_iter_: Turns done.
 
     >>> rows = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
     >>> fit = SemiNMF(n_components=3).fit(rows)
@@ -49,7 +59,7 @@ class SemiNMF:
     n_iter_: int
 
     def __init__(
-        self, n_components: int, center: bool = True, max_iter: int = 200, tol: float = 1e-4, seed: int = 0
+        self, n_components: int, center: bool = True, max_iter: int = 200, tol: float = 2e-3, seed: int = 0
     ) -> None:
         self.n_components = n_components
         self.center = center
@@ -57,78 +67,142 @@ class SemiNMF:
         self.tol = tol
         self.seed = seed
 
-    def fit(self, x: Any) -> SemiNMF:
-        """Fit dictionary and codes to rows `x`."""
-        rows = as_rows(x)
-        k = self.n_components
-        if not 1 <= k <= min(rows.shape):
+    def fit(self, x: Any, init: SemiNMF | None = None) -> SemiNMF:
+        """Fit to rows `x` (or their `Principal`), starting from the dictionary of an earlier fit if one is given."""
+        principal = Principal.of(x, self.center)
+        self._check(principal, init)
+        directions = principal.vectors[:, : self.n_components + _SPARE].to(principal.rows)
+        points = principal.coordinates(directions.shape[1]).T.contiguous()
+        if init is None:
+            dictionary = _sparse_start(points, self.n_components, self.center, self.seed)
+        else:
+            dictionary = normalize(init.components_.to(directions) @ directions, dim=1)
+        codes = points.new_zeros(self.n_components, points.shape[1])
+        energy = float(points.shape[1])
+        error = math.inf
+        for n_iter in range(1, self.max_iter + 1):  # noqa: B007
+            _improve_codes(codes, points, dictionary, sweeps=_SWEEPS)
+            dictionary, explained = _best_dictionary(codes, points)
+            previous, error = error, 1 - explained / energy
+            if previous - error <= self.tol * max(error, 0.01):
+                break
+        within = float(points.square().sum(dtype=torch.float64))
+        rest = float((points - dictionary.T @ codes).square().sum(dtype=torch.float64))
+        self.components_ = (dictionary @ directions.T) * principal.scale
+        self.codes_ = codes.T.contiguous()
+        self.mean_ = principal.mean.to(principal.rows)
+        self.error_ = (rest + max(energy - within, 0.0)) / energy
+        self.n_iter_ = n_iter
+        return self
+
+    def _check(self, principal: Principal, init: SemiNMF | None) -> None:
+        shape, k = tuple(principal.rows.shape), self.n_components
+        if not 1 <= k <= min(shape):
             raise InputError(
-                f"n_components must be between 1 and {min(rows.shape)}, the smaller side of the {tuple(rows.shape)} "
-                f"rows, but is {k}"
+                f"n_components must be between 1 and {min(shape)}, the smaller side of the {shape} rows, but is {k}"
             )
         if self.max_iter < 1:
             raise InputError(f"max_iter must be at least 1, but is {self.max_iter}")
-        mean = rows.mean(dim=0, dtype=torch.float64).to(rows) if self.center else torch.zeros_like(rows[0])
-        centred = rows - mean
-        energy = float(centred.double().square().sum())
-        # What is left of equal rows is the rounding of their mean.
-        rounding = 8 * torch.finfo(rows.dtype).eps
-        if energy <= rounding**2 * float(rows.double().square().sum()):
-            raise InputError("rows must differ for concepts to exist, but all are equal; check the site and the mask")
-        directions = _leading_directions(centred, min(2 * k + 16, rows.shape[1]))
-        reduced = centred @ directions
-        lost = max(energy - float(reduced.double().square().sum()), 0.0)
-        dictionary = far_apart(reduced, k, self.seed)
-        codes = torch.zeros(len(rows), k, dtype=rows.dtype, device=rows.device)
-        error = torch.inf
-        for n_iter in range(1, self.max_iter + 1):  # noqa: B007
-            _improve_codes(codes, reduced, dictionary)
-            dictionary = _best_dictionary(codes, reduced)
-            previous, error = error, (_residual(codes, reduced, dictionary) + lost) / energy
-            if previous - error <= self.tol * max(error, 1e-6):
-                break
-        self.components_ = dictionary @ directions.T
-        self.codes_ = codes
-        self.mean_ = mean
-        self.error_ = error
-        self.n_iter_ = n_iter
-        return self
+        if init is not None and tuple(init.components_.shape) != (k, shape[1]):
+            raise InputError(
+                f"init must be a fit of {k} concepts in R^{shape[1]}, but has {init.components_.shape[0]} in "
+                f"R^{init.components_.shape[1]}; start without it"
+            )
 
     def transform(self, x: Any) -> Float[Tensor, "n k"]:
         """Codes of rows `x` for the fitted dictionary."""
         rows = as_rows(x).to(self.components_)
-        return _best_codes(rows - self.mean_, self.components_)
+        return _non_negative_least_squares(rows - self.mean_, self.components_)
 
     def subspace(self) -> Subspace:
         """The span of the dictionary: the tangent proxy. Its rank is below k if concepts depend on each other."""
         if not hasattr(self, "components_"):
             raise InputError("this SemiNMF must be fitted to have a subspace, but is not; call fit(rows) first")
         # A concept's length is arbitrary (its codes undo it), so it must not decide the numerical rank.
-        return Subspace.span(torch.nn.functional.normalize(self.components_, dim=1))
+        return Subspace.span(normalize(self.components_, dim=1))
 
 
-def semi_nmf(rows: Tensor, rank: int, seed: int = 0) -> Subspace:
+def semi_nmf(x: Any, rank: int, seed: int = 0) -> Subspace:
     """The tangent proxy: the span of a centred semi-NMF dictionary of `rank` concepts."""
-    return SemiNMF(rank, seed=seed).fit(rows).subspace()
+    return SemiNMF(rank, seed=seed).fit(x).subspace()
 
 
-def _leading_directions(rows: Float[Tensor, "n d"], count: int) -> Float[Tensor, "d count"]:
-    vectors = torch.linalg.eigh((rows.T @ rows).double()).eigenvectors
-    return vectors[:, -count:].to(rows)
+def _sparse_start(points: Float[Tensor, "m n"], k: int, center: bool, seed: int) -> Float[Tensor, "k m"]:
+    dictionary = normalize(_extreme_points(points, k, center, seed), dim=1)
+    chosen = torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(seed))[:_START_ROWS]
+    points = points[:, chosen.to(points.device)].contiguous()
+    codes = points.new_zeros(k, points.shape[1])
+    for step in range(_START_STEPS):
+        penalty = _PENALTY_FIRST * (_PENALTY_LAST / _PENALTY_FIRST) ** (step / (_START_STEPS - 1))
+        _improve_codes(codes, points, dictionary, penalty=penalty)
+        dictionary, _ = _best_dictionary(codes, points)
+        dictionary = _rescaled(codes, dictionary)
+        unused = dictionary.square().sum(dim=1) == 0
+        if unused.any():
+            # A concept that died starts anew at the rows that the others fit worst.
+            rest = (points - dictionary.T @ codes).square().sum(dim=0)
+            dictionary[unused] = normalize(points[:, rest.topk(int(unused.sum())).indices].T, dim=1)
+    return dictionary
 
 
-def _improve_codes(codes: Float[Tensor, "n k"], rows: Float[Tensor, "n m"], dictionary: Float[Tensor, "k m"]) -> None:
-    """One sweep of coordinate descent over the columns of `codes`, in place; each column is at its optimum."""
-    gram = dictionary @ dictionary.T
-    fits = rows @ dictionary.T
-    for j in range(len(dictionary)):
-        if gram[j, j] > 0:
-            step = (fits[:, j] - codes @ gram[:, j]) / gram[j, j]
-            codes[:, j] = (codes[:, j] + step).clamp_min_(0)
+def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, seed: int) -> Float[Tensor, "k m"]:
+    """Each the furthest along a random direction orthogonal to those before: corners of a simplex, edges of a cone."""
+    if center:
+        flat = torch.cat([points[: k - 1], torch.ones_like(points[:1])]).T
+    else:
+        # Through the cone at a height of 1; points near its tip are mostly noise.
+        height = points[0] if float(points[0].sum()) >= 0 else -points[0]
+        points = points[:, height >= height[height > 0].median() / 2]
+        flat = (points[:k] / points[0].abs()).T
+    draws = torch.randn(k, k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(flat)
+    basis = flat.new_zeros(k, 0)
+    corners = []
+    for draw in draws:
+        furthest = (flat @ (draw - basis @ (basis.T @ draw))).abs().argmax()
+        corners.append(points[:, furthest])
+        beyond = flat[furthest] - basis @ (basis.T @ flat[furthest])
+        basis = torch.cat([basis, normalize(beyond - basis @ (basis.T @ beyond), dim=0)[:, None]], dim=1)
+    return torch.stack(corners)
 
 
-def _best_codes(rows: Float[Tensor, "n m"], dictionary: Float[Tensor, "k m"]) -> Float[Tensor, "n k"]:
-    """Non-negative least squares for all rows at once: projected gradient steps with momentum, restarted if it errs.
+def _improve_codes(
+    codes: Float[Tensor, "k n"],
+    points: Float[Tensor, "m n"],
+    dictionary: Float[Tensor, "k m"],
+    sweeps: int = 1,
+    penalty: float = 0.0,
+) -> None:
+    """Sweeps of coordinate descent over the concepts, in place; each concept's codes go to their optimum."""
+    gram, fits = dictionary @ dictionary.T, dictionary @ points - penalty
+    lengths = gram.diagonal().tolist()
+    for first in list(range(0, len(codes), _BLOCK)) * sweeps:
+        last = min(first + _BLOCK, len(codes))
+        # Gradients of a block in one product, kept up to date within the block: most of the time is reading the codes.
+        rest = torch.addmm(fits[first:last], gram[first:last], codes, alpha=-1)
+        for j in range(first, last):
+            if lengths[j] > 0:
+                moved = torch.add(codes[j], rest[j - first], alpha=1 / lengths[j]).clamp_min_(0)
+                rest[j + 1 - first :].addr_(gram[j + 1 : last, j], moved - codes[j], alpha=-1)
+                codes[j] = moved
+
+
+def _best_dictionary(codes: Float[Tensor, "k n"], points: Float[Tensor, "m n"]) -> tuple[Float[Tensor, "k m"], float]:
+    """Least squares, and the energy it explains; a concept that no row uses gets a zero direction."""
+    gram, fits = (codes @ codes.T).double(), (codes @ points.T).double()
+    gram.diagonal().add_(1e-10 * gram.trace() / len(gram) + torch.finfo(torch.float64).tiny)
+    dictionary = torch.linalg.solve(gram, fits)
+    return dictionary.to(points), float((dictionary * fits).sum())
+
+
+def _rescaled(codes: Float[Tensor, "k n"], dictionary: Float[Tensor, "k m"]) -> Float[Tensor, "k m"]:
+    """The dictionary with concepts of length 1; the codes take the lengths, in place, so that a penalty sees them."""
+    lengths = dictionary.norm(dim=1, keepdim=True)
+    codes *= lengths
+    return normalize(dictionary, dim=1)
+
+
+def _non_negative_least_squares(rows: Float[Tensor, "n m"], dictionary: Float[Tensor, "k m"]) -> Float[Tensor, "n k"]:
+    """For all rows at once: projected gradient steps with momentum, restarted if it errs.
 
     Concepts are far from orthogonal, and column by column this would take thousands of sweeps.
     """
@@ -147,13 +221,3 @@ def _best_codes(rows: Float[Tensor, "n m"], dictionary: Float[Tensor, "k m"]) ->
         if float(step.norm()) <= 1e-6 * float(codes.norm()):
             break
     return codes
-
-
-def _best_dictionary(codes: Float[Tensor, "n k"], rows: Float[Tensor, "n m"]) -> Float[Tensor, "k m"]:
-    """Least squares; a concept that no row uses gets a zero direction."""
-    gram = (codes.T @ codes).double()
-    return (torch.linalg.pinv(gram, hermitian=True) @ (codes.T @ rows).double()).to(rows)
-
-
-def _residual(codes: Float[Tensor, "n k"], rows: Float[Tensor, "n m"], dictionary: Float[Tensor, "k m"]) -> float:
-    return float((rows - codes @ dictionary).square().sum(dtype=torch.float64))

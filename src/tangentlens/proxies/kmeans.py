@@ -1,0 +1,34 @@
+"""Another concept extractor: the centers of clusters."""
+
+from typing import Any
+
+import torch
+
+from tangentlens.errors import InputError
+from tangentlens.geometry.clusters import k_means
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.proxies.principal import Principal
+
+# Principal directions that are kept beyond the rank: clusters differ along the leading ones.
+_SPARE = 16
+
+
+def kmeans(x: Any, rank: int, seed: int = 0) -> Subspace:
+    """The span of the `rank` + 1 centers of k-means around the mean of rows `x` (or their `Principal`).
+
+    Weighted by their rows the centers sum to the mean, so r + 1 of them span r dimensions.
+
+    >>> kmeans([[9.0, 0.1], [9.0, -0.1], [-9.0, 0.1], [-9.0, -0.1]], rank=1).basis.abs().T.tolist()
+    [[1.0, 0.0]]
+    """
+    principal = Principal.of(x)
+    principal.check_rank(rank)
+    if len(principal.rows) <= rank:
+        raise InputError(f"{rank + 1} clusters need more than {rank} rows, but {len(principal.rows)} came")
+    directions = principal.vectors[:, : rank + _SPARE]
+    points = principal.coordinates(directions.shape[1]).double()
+    label = k_means(points, rank + 1, seed)
+    used, index = label.unique(return_inverse=True)
+    sums = points.new_zeros(len(used), points.shape[1]).index_add_(0, index, points)
+    centers = sums / index.bincount()[:, None]
+    return Subspace.span(torch.nn.functional.normalize(centers @ directions.T, dim=1), rank=rank)
