@@ -1,3 +1,4 @@
+import math
 import subprocess
 import sys
 
@@ -10,6 +11,7 @@ from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
 from tangentlens.lens import log_steps
+from tangentlens.measures import WATCHED
 from tangentlens.runs.records import KEY
 from tangentlens.runs.run import create_run
 from tiny import tiny_batch, tiny_model
@@ -78,8 +80,8 @@ def test_records_say_what_was_measured_where_and_over_what(tmp_path):
     assert records.filter(step=2)["tokens_seen"].unique().to_list() == [3 * 8 * 12]
     assert records["site"].unique().sort().to_list() == ["", "mean", "resid.0", "resid.1", "resid.2"]
     shares = records.filter(metric="share", site="resid.1", step=0)
-    assert set(shares["variant"]) == {"semi_nmf", "pca", "random", "normal"}
-    assert set(shares["order"]) == {1.0, 2.0}
+    assert set(shares["variant"]) == {"semi_nmf", *WATCHED}
+    assert set(shares["order"]) == {1.0, 2.0, math.inf}
     assert {"all", "input.0", "input.3", "target.0", "target.3"} <= set(shares["freq_bin"])
     with_interval = records.filter(pl.col("ci_low").is_not_null())
     assert with_interval["ci_over"].is_not_null().all()
@@ -262,13 +264,24 @@ def test_records_are_what_the_measures_give_on_the_captured_rows(tmp_path):
     rows = capture.rows(site)
     bins = FrequencyBins.of(counts)
     test = tangent_test(
-        rows.activations, rows.gradients, rows.sequences, rows.tokens, rows.targets, rank=4, bins=bins, seed=3
+        rows.activations,
+        rows.gradients,
+        rows.sequences,
+        rows.tokens,
+        rows.targets,
+        rank=4,
+        controls=WATCHED,
+        bins=bins,
+        seed=3,
     )
     records = open_run(tmp_path / "run").records.filter(site="resid.1")
-    shares = records.filter(metric="share").sort("variant", "order", "freq_bin")
-    expected = test.table.sort("variant", "order", "freq_bin")
-    assert shares["freq_bin"].to_list() == expected["freq_bin"].to_list()
-    assert shares["value"].to_list() == pytest.approx(expected["value"].to_list())
+    key = ["metric", "variant", "order", "freq_bin"]
+    shares = records.filter(pl.col("metric").is_in(["share", "token_share"])).sort(key)
+    expected = test.table.sort(key)
+    assert shares.select(key).equals(expected.select(key))
+    for column in ("value", "ci_low", "ci_high"):
+        assert shares[column].to_list() == pytest.approx(expected[column].to_list())
+    assert shares["ci_over"].to_list() == expected["ci_over"].to_list()
 
     def value(metric, **about):
         return records.filter(metric=metric, **about)["value"].item()

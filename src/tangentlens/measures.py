@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.intervals import Interval, anisotropy_replicates, share_jackknife
-from tangentlens.alignment.tangent_test import ORDERS, PROXY, TangentTest, average, tangent_test
+from tangentlens.alignment.tangent_test import BINNED_ORDERS, PROXY, TangentTest, average, tangent_test
 from tangentlens.capture.hooks import Rows
 from tangentlens.errors import InputError
 from tangentlens.geometry.alpha_req import alpha_req
@@ -39,6 +39,9 @@ from tangentlens.runs.records import Record
 
 # The site's name in records of the mean over all sites.
 MEAN_SITE = "mean"
+
+# What a training is watched against: the controls that cost next to nothing.
+WATCHED = ("normal", "random", "pca", "covariance")
 
 # The variant of measures that take the first occurrence of each token type only.
 ONE_PER_TYPE = "one_per_type"
@@ -107,6 +110,7 @@ def measure_site(rows: Rows, rank: int, bins: FrequencyBins | None, seed: int) -
         tokens=None if bins is None else rows.tokens,
         targets=None if bins is None else rows.targets,
         rank=rank,
+        controls=WATCHED,
         bins=bins,
         seed=seed,
     )
@@ -160,7 +164,12 @@ def _test_records(about: Record, test: TangentTest) -> Iterator[Record]:
             yield _estimate(here, "log_ratio", test.log_ratio(*cell))
         if cell in test.p_values:
             yield replace(here, metric="p_value", value=test.p_values[cell])
-    for variant, kind, order in product(test.fitted, ("input", "target"), ORDERS):
+    for token_cell in test.token_shares:
+        here = replace(about, n=test.n_tokens[token_cell.freq_bin], order=1.0, **token_cell._asdict())
+        yield _estimate(here, "token_share", test.token_share(*token_cell))
+        if token_cell.variant != PROXY:
+            yield _estimate(here, "token_log_ratio", test.token_log_ratio(*token_cell))
+    for variant, kind, order in product((PROXY, "pca"), ("input", "target"), BINNED_ORDERS):
         ratio = test.frequency_log_ratio(kind, order, variant)
         if ratio is not None:
             here = replace(about, variant=variant, order=order, freq_bin=kind)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from tangentlens import InputError, Subspace, chance, share
-from tangentlens.alignment.share import moment_share
+from tangentlens.alignment.share import moment_shares
 
 
 def gradients(spectrum, generator):
@@ -32,7 +32,8 @@ def test_mean_and_spread_are_those_of_drawn_subspaces(name, order, inside, gener
     within = haar(8, generator, dim=12) if inside else None
     expected = chance(g, 3, order, within)
     moment = g.T @ g / len(g)
-    draws = np.array([float(moment_share(moment, haar(3, generator, within, 12), order)) for _ in range(4000)])
+    drawn = {str(number): haar(3, generator, within, 12) for number in range(4000)}
+    draws = moment_shares(moment, drawn, (order,))[:, 0].numpy()
     assert draws.mean() == pytest.approx(expected.mean, abs=4 * draws.std() / 4000**0.5 + 1e-9)
     assert draws.std() == pytest.approx(expected.std, rel=0.06, abs=1e-7)
 

@@ -6,6 +6,8 @@ from scipy import stats
 from tangentlens import InputError, anisotropy
 from tangentlens.alignment.intervals import (
     anisotropy_replicates,
+    bootstrap_interval,
+    cluster_bootstrap,
     group_products,
     jackknife,
     leave_one_out,
@@ -84,3 +86,26 @@ def test_one_group_that_outweighs_all_others_does_not_cancel_them(generator):
     replicates = replicate(lambda c: c[0, 0] / c.trace(), totals)
     rest = x[10:].square().sum(dim=0)
     assert float(replicates[1]) == pytest.approx(float(rest[0] / rest.sum()))
+
+
+def test_the_bootstrap_of_a_mean_is_close_to_students_interval(generator):
+    values = torch.randn(40, generator=generator, dtype=torch.float64)
+    sums = torch.stack([values, torch.ones(40, dtype=torch.float64)], dim=1)
+    drawn = cluster_bootstrap(sums, n_draws=4000)
+    found = bootstrap_interval(drawn[:, 0] / drawn[:, 1], 40)
+    low, high = stats.t.interval(0.95, 39, values.mean(), stats.sem(values))
+    assert (found.value, found.low, found.high) == pytest.approx((float(values.mean()), low, high), abs=0.02)
+
+
+def test_the_jackknife_sees_a_bias_that_falls_with_the_number_of_groups(generator):
+    """The square of a mean is biased by its variance; the interval is around what that leaves."""
+    covered = 0
+    for _ in range(200):
+        values = torch.randn(10, generator=generator, dtype=torch.float64)
+        means = torch.stack([values.mean(), *(values[torch.arange(10) != i].mean() for i in range(10))])
+        found = jackknife(means.square())
+        assert found.low <= found.value <= found.high
+        unbiased = values.mean() ** 2 - values.var() / 10
+        assert (found.low + found.high) / 2 <= float(unbiased) + 1e-9 or found.high == found.value
+        covered += found.low <= 0 <= found.high
+    assert covered > 180

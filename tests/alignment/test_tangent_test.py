@@ -1,9 +1,13 @@
+import math
+
 import pytest
 import torch
 
-from tangentlens import InputError, share, tangent_test
+from tangentlens import InputError, chance, share, tangent_test
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.alignment.tangent_test import average
+from tangentlens.alignment.intervals import Interval
+from tangentlens.alignment.tangent_test import N_DRAWS, Cell, average, compare
+from tangentlens.proxies.covariance import covariance
 
 
 def planted(where, n_sequences=40, length=20, d=24, r=4, seed=0):
@@ -22,8 +26,9 @@ def planted(where, n_sequences=40, length=20, d=24, r=4, seed=0):
 def test_says_what_was_planted(where, word):
     test = tangent_test(*planted(where), rank=4)
     verdict = test.verdict()
-    assert verdict.count(f"times the normal control: {word}") == 2, verdict
-    assert verdict.count(f"times the random control: {word}") == 2, verdict
+    # At three orders and token by token.
+    assert verdict.count(f"times the normal control: {word}") == 4, verdict
+    assert verdict.count(f"times the random control: {word}") == 4, verdict
 
 
 def test_gradients_without_relation_are_rarely_called_tangent():
@@ -63,13 +68,16 @@ def test_every_row_of_the_table_says_what_its_interval_is_over():
     tokens = torch.randint(0, 50, (800,), generator=make)
     targets = tokens.roll(-1).index_fill(0, torch.arange(0, 800, 7), -100)
     table = tangent_test(activations, gradients, sequences, tokens, targets, rank=4).table
-    assert set(table["ci_over"]) == {"sequences"}
+    over = {"random": "control draws", "normal": "control draws"}
+    for row in table.filter(metric="share").iter_rows(named=True):
+        assert row["ci_over"] == over.get(row["variant"], "sequences")
+    assert set(table.filter(metric="token_share")["ci_over"]) == {"sequences"}
+    controls = table.filter(table["variant"] != "semi_nmf")
+    assert set(controls["log_ratio_over"]) == {"sequences"}
     assert (table["ci_low"] <= table["value"] + 1e-12).all()
     assert (table["value"] <= table["ci_high"] + 1e-12).all()
     assert set(table["freq_bin"]) == {"all", *(f"{kind}.{i}" for kind in ("input", "target") for i in range(4))}
-    by_input = table.filter(variant="pca", order=1.0).filter(
-        table.filter(variant="pca", order=1.0)["freq_bin"] != "all"
-    )
+    by_input = table.filter(metric="share", variant="pca", order=1.0)
     assert by_input.filter(by_input["freq_bin"].str.starts_with("input"))["n"].sum() == 400
     assert by_input.filter(by_input["freq_bin"].str.starts_with("target"))["n"].sum() == int((targets[400:] >= 0).sum())
 
@@ -115,7 +123,9 @@ def test_bad_input_says_what_to_do():
         tangent_test(activations, gradients, sequences, targets=[1, 2, 3], rank=4)
     with pytest.raises(InputError, match="must not be zero"):
         tangent_test(activations, torch.zeros_like(gradients), sequences, rank=4)
-    with pytest.raises(InputError, match="among normal, random, pca, but magic came"):
+    with pytest.raises(
+        InputError, match="among normal, random, pca, covariance, tail, kmeans, ica, shuffled, but magic came"
+    ):
         tangent_test(activations, gradients, sequences, rank=4, controls=["magic"])
 
 
@@ -132,3 +142,55 @@ def test_targets_that_are_not_known_have_no_bins():
     activations, gradients, sequences = planted("tangent")
     table = tangent_test(activations, gradients, sequences, targets=torch.full((800,), -100), rank=4).table
     assert set(table["freq_bin"]) == {"all"}
+
+
+def test_the_token_share_is_the_mean_over_tokens_and_no_gradient_outweighs_another():
+    activations, gradients, sequences = planted("tangent")
+    gradients[sequences == 30] = 0
+    test = tangent_test(activations, gradients, sequences, rank=4)
+    held_out = gradients[(sequences >= 20) & (sequences != 30)]
+    for variant in ("semi_nmf", "ica"):
+        basis = test.subspaces[variant].basis.float()
+        expected = ((held_out @ basis).square().sum(dim=1) / held_out.square().sum(dim=1)).mean()
+        assert test.token_share(variant).value == pytest.approx(float(expected), rel=1e-5)
+    gradients[sequences == 25] *= 1e6
+    louder = tangent_test(activations, gradients, sequences, rank=4)
+    assert louder.token_share().value == pytest.approx(test.token_share().value, rel=1e-5)
+    assert louder.share().value != pytest.approx(test.share().value, rel=1e-3)
+
+
+def test_every_order_is_that_of_the_plain_share():
+    activations, gradients, sequences = planted("tangent", d=80)
+    test = tangent_test(activations, gradients, sequences, rank=4)
+    held_out = gradients[sequences >= 20]
+    for order in (1.0, 2.0, math.inf):
+        for variant in ("pca", "kmeans", "shuffled"):
+            expected = share(held_out, test.subspaces[variant], order)
+            assert test.share(variant, order).value == pytest.approx(expected, rel=1e-5, abs=1e-9)
+
+
+def test_chance_beside_the_proxy_is_chance_within_its_complement():
+    activations, gradients, sequences = planted("tangent")
+    test = tangent_test(activations, gradients, sequences, rank=4)
+    held_out, proxy = gradients[sequences >= 20], test.subspaces["semi_nmf"]
+    for order in (1.0, 2.0, math.inf):
+        for control, within in (("random", None), ("normal", proxy.complement())):
+            expected = chance(held_out, 4, order, within)
+            found = test.chances[Cell(control, order, "all")]
+            assert (found.mean, found.std) == pytest.approx((expected.mean, expected.std), rel=1e-4, abs=1e-7)
+
+
+def test_drawn_controls_are_means_over_draws_of_the_proxys_rank():
+    activations, gradients, sequences = planted("tangent")
+    test = tangent_test(activations, gradients, sequences, rank=4)
+    fit, held_out = activations[sequences < 20], gradients[sequences >= 20]
+    draws = [share(held_out, covariance(fit, 4, seed)) for seed in range(N_DRAWS)]
+    assert test.share("covariance").value == pytest.approx(sum(draws) / N_DRAWS, rel=1e-5)
+    beaten = sum(draw >= test.share().value for draw in draws)
+    assert test.p_values[Cell("covariance", 1.0, "all")] == pytest.approx((1 + beaten) / (1 + N_DRAWS))
+
+
+def test_a_share_that_many_random_subspaces_take_is_not_called_more():
+    told = compare("random", Interval(0.1, 0.05, 0.15), p_value=0.3)
+    assert "as a random draw often is (p = 0.3)" in told
+    assert compare("random", Interval(0.1, 0.05, 0.15), p_value=0.01).endswith("above it (p = 0.01)")

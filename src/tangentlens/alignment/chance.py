@@ -5,9 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from scipy import stats
+from torch import Tensor
 
-from tangentlens.alignment.share import weighted_spectrum
+from tangentlens.alignment.intervals import Interval
+from tangentlens.alignment.share import check_order, spectral_weights
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
@@ -27,12 +30,25 @@ class Chance:
 
     def p_value(self, share: float) -> float:
         """Probability that a random subspace takes at least `share`: the tail of the Beta law with these moments."""
-        # A flat spectrum leaves nothing to chance, and rounding makes its spread some 1e-8 in place of 0.
-        if self.std <= 1e-7 * self.mean:
+        if self._is_flat():
             return 1.0 if share <= self.mean * (1 + 1e-6) else 0.0
+        return float(stats.beta.sf(share / self.total, *self._shape()))
+
+    def interval(self) -> Interval:
+        """The mean, and between what 95% of random subspaces lie."""
+        low, high = self.mean, self.mean
+        if not self._is_flat():
+            low, high = (self.total * float(stats.beta.ppf(end, *self._shape())) for end in (0.025, 0.975))
+        return Interval(self.mean, low, high, over="control draws")
+
+    def _is_flat(self) -> bool:
+        # A flat spectrum leaves nothing to chance, and rounding makes its spread some 1e-8 in place of 0.
+        return self.std <= 1e-7 * self.mean
+
+    def _shape(self) -> tuple[float, float]:
         mean, variance = self.mean / self.total, (self.std / self.total) ** 2
         concentration = mean * (1 - mean) / variance - 1
-        return float(stats.beta.sf(share / self.total, mean * concentration, (1 - mean) * concentration))
+        return mean * concentration, (1 - mean) * concentration
 
     def __repr__(self) -> str:
         return f"Chance({self.mean:.3g} ± {self.std:.2g})"
@@ -52,14 +68,39 @@ def chance(gradients: Any, rank: int, order: float = 1, within: Subspace | None 
     >>> chance([[2.0, 0.0], [0.0, 1.0]], rank=1).mean
     0.5
     """
-    weights, vectors = weighted_spectrum(Moments.of(gradients).second_moment(), order)
-    if within is not None:
-        inner = within.basis.T @ vectors
-        weights = torch.linalg.eigvalsh((inner * weights) @ inner.T)
-    d, total = len(weights), float(weights.sum())
-    if not 1 <= rank <= d:
-        raise InputError(f"rank must be between 1 and {d}, the dimension of the room for it, but is {rank}")
-    # Second moments of a Haar-random projector; docs/concepts.md, 'Chance'.
-    spread = float(weights.square().sum()) - total**2 / d
-    factor = 2 * rank * (d - rank) / (d * (d - 1) * (d + 2)) if d > 1 else 0.0
-    return Chance(mean=rank * total / d, std=math.sqrt(max(factor * spread, 0.0)), total=total)
+    check_order(order)
+    moment = Moments.of(gradients).second_moment()
+    values, vectors = torch.linalg.eigh(moment)
+    if float(values[-1]) <= 0:
+        raise InputError("the gradients must not all be zero, but they are; check that this site is in the loss")
+    weights = spectral_weights(values, order)
+    if within is None:
+        return _of_random(rank, len(weights), 1.0, float(weights.square().sum()))
+    inner = within.basis.T @ vectors
+    matrix = (inner * weights) @ inner.T
+    return _of_random(rank, within.rank, float(matrix.trace()), float(matrix.square().sum()))
+
+
+def chance_beside(
+    values: Float[Tensor, "d"], vectors: Float[Tensor, "d d"], q: Subspace, order: float
+) -> tuple[Chance, Chance]:
+    """Of the rank of `q`: anywhere (`random`) and orthogonal to it (`normal`), from eigenvalues and eigenvectors."""
+    weights = spectral_weights(values, order)
+    square = float(weights.square().sum())
+    # With M restricted to the complement of Q: tr M - tr Q'MQ, and tr M^2 - 2 tr Q'M^2 Q + tr (Q'MQ)^2.
+    inner = q.basis.T @ vectors
+    taken = inner.square().sum(dim=0)
+    beside = square - 2 * float(weights.square() @ taken) + float(((inner * weights) @ inner.T).square().sum())
+    return (
+        _of_random(q.rank, q.dim, 1.0, square),
+        _of_random(q.rank, q.dim - q.rank, max(1 - float(weights @ taken), 0.0), max(beside, 0.0)),
+    )
+
+
+def _of_random(rank: int, room: int, trace: float, square: float) -> Chance:
+    """Moments of tr QQ'M of a Haar-random Q of `rank` in `room` dimensions, from tr M and tr M^2; docs, 'Chance'."""
+    if not 1 <= rank <= room:
+        raise InputError(f"rank must be between 1 and {room}, the dimension of the room for it, but is {rank}")
+    spread = square - trace**2 / room
+    factor = 2 * rank * (room - rank) / (room * (room - 1) * (room + 2)) if room > 1 else 0.0
+    return Chance(mean=rank * trace / room, std=math.sqrt(max(factor * spread, 0.0)), total=trace)

@@ -1,4 +1,4 @@
-"""Delete-a-group jackknife: intervals over sequences, because tokens of one sequence depend on each other."""
+"""Intervals over sequences, because tokens of one sequence depend on each other: jackknife and cluster bootstrap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.rows import product
+from tangentlens.geometry.rows import unit_scale
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,11 @@ class Interval:
     def exp(self) -> Interval:
         """The interval of a ratio, from that of its logarithm."""
         return Interval(math.exp(self.value), math.exp(self.low), math.exp(self.high), self.over)
+
+    def from_log_odds(self) -> Interval:
+        """The interval of a share, from that of its log-odds; it lies between 0 and 1."""
+        value, low, high = torch.tensor([self.value, self.low, self.high], dtype=torch.float64).sigmoid().tolist()
+        return Interval(value, low, high, self.over)
 
     def __repr__(self) -> str:
         return f"{self.value:#.3g} [{self.low:#.3g}, {self.high:#.3g}]"
@@ -43,7 +48,10 @@ def sequence_groups(sequences: Int[Tensor, "n"], n_groups: int) -> Int[Tensor, "
 
 def group_products(rows: Float[Tensor, "n d"], groups: Int[Tensor, "n"], n_groups: int) -> Float[Tensor, "g d d"]:
     """X^T X of each group's rows, in fp64; zero for a group without any."""
-    return torch.stack([product(rows[groups == group]) for group in range(n_groups)])
+    scale = unit_scale(rows)
+    order = groups.argsort(stable=True)
+    parts = (rows[order] / scale).split(groups.bincount(minlength=n_groups).tolist())
+    return torch.stack([(part.T @ part).double() for part in parts]) * scale**2
 
 
 def leave_one_out(parts: Float[Tensor, "g *part"]) -> Float[Tensor, "g_plus_1 *part"]:
@@ -52,10 +60,16 @@ def leave_one_out(parts: Float[Tensor, "g *part"]) -> Float[Tensor, "g_plus_1 *p
     Without part i is what comes before it plus what comes after: subtracting it from the whole would cancel all digits
     where one part outweighs the others.
     """
-    none = torch.zeros_like(parts[:1])
-    before = torch.cat([none, parts[:-1]]).cumsum(dim=0)
-    after = torch.cat([parts[1:], none]).flip(0).cumsum(dim=0).flip(0)
-    return torch.cat([parts.sum(dim=0, keepdim=True), before + after])
+    totals = parts.new_empty(len(parts) + 1, *parts.shape[1:])
+    before, after = torch.zeros_like(parts[0]), torch.zeros_like(parts[0])
+    for total, part in zip(totals[1:], parts, strict=True):
+        total.copy_(before)
+        before += part
+    for number in range(len(parts) - 1, -1, -1):
+        totals[number + 1] += after
+        after += parts[number]
+    totals[0] = before
+    return totals
 
 
 def replicate(
@@ -105,10 +119,37 @@ def jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] 
     g = len(left_out)
     error = math.sqrt((g - 1) / g * float((left_out - left_out.mean()).square().sum()))
     reach = float(stats.t.ppf(0.975, g - 1)) * error
-    return Interval(value, value - reach, value + reach)
+    # Fewer rows change a biased estimate in one direction, and that tells the bias (docs/concepts.md, 'Intervals').
+    center = value + (g - 1) * (value - float(left_out.mean()))
+    return Interval(value, min(value, center - reach), max(value, center + reach))
 
 
 def share_jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] | None = None) -> Interval:
     """The same for shares: symmetric in log-odds, so that it stays between 0 and 1."""
-    odds = jackknife(torch.logit(replicates.double(), eps=1e-12), present)
-    return Interval(*torch.tensor([odds.value, odds.low, odds.high], dtype=torch.float64).sigmoid().tolist())
+    return jackknife(log_odds(replicates), present).from_log_odds()
+
+
+def log_odds(share: Tensor) -> Tensor:
+    """Where intervals of shares are symmetric."""
+    return torch.logit(share.double(), eps=1e-12)
+
+
+def cluster_bootstrap(
+    sums: Float[Tensor, "sequences *part"], n_draws: int = 400, seed: int = 0
+) -> Float[Tensor, "draws_plus_1 *part"]:
+    """The sum over sequences, then sums over as many sequences drawn with replacement."""
+    n = len(sums)
+    make = torch.Generator().manual_seed(seed)
+    drawn = torch.randint(0, n, (n_draws, n), generator=make)
+    counts = torch.stack([row.bincount(minlength=n) for row in drawn]).to(sums)
+    times = torch.cat([torch.ones_like(counts[:1]), counts])
+    return (times @ sums.flatten(1)).unflatten(1, sums.shape[1:])
+
+
+def bootstrap_interval(replicates: Float[Tensor, "draws_plus_1"], n_sequences: int) -> Interval:
+    """A 95% interval from the spread over draws; Student's t makes up for few sequences."""
+    value = float(replicates[0])
+    # Draws from n sequences spread too little by the factor that divides a variance by n in place of n - 1.
+    error = float(replicates[1:].std()) * math.sqrt(n_sequences / (n_sequences - 1))
+    reach = float(stats.t.ppf(0.975, n_sequences - 1)) * error
+    return Interval(value, value - reach, value + reach)

@@ -1,6 +1,7 @@
 """The share family: which part of the gradient's energy, or of its anisotropy, lies in a subspace."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -8,6 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tangentlens.errors import InputError
+from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
 
@@ -32,27 +34,52 @@ def share(gradients: Any, q: Subspace, order: float = 1) -> float:
 
 
 def moment_share(moment: Float[Tensor, "d d"], q: Subspace, order: float) -> Float[Tensor, ""]:
-    """`share` from the second moment itself. Orders 1 and 2 need no eigendecomposition."""
-    _check(moment, order)
-    if order == 1:
-        return (q.basis * (moment @ q.basis)).sum() / moment.trace()
-    if order == 2:
-        return (moment @ q.basis).square().sum() / moment.square().sum()
-    weights, vectors = weighted_spectrum(moment, order)
-    return weights @ (vectors.T @ q.basis).square().sum(dim=1)
+    """`share` from the second moment itself."""
+    check_order(order)
+    return moment_shares(moment, {"q": q}, (order,))[0, 0]
 
 
-def weighted_spectrum(moment: Float[Tensor, "d d"], order: float) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
-    """lambda_k^order / sum lambda^order, ascending, and the eigenvectors as columns."""
-    _check(moment, order)
-    values, vectors = torch.linalg.eigh(moment)
-    relative = values.clamp_min(0) / values[-1]
-    weights = (relative == 1).double() if order == math.inf else relative**order
-    return weights / weights.sum(), vectors
+def moment_shares(
+    moment: Float[Tensor, "d d"],
+    subspaces: Mapping[str, Subspace],
+    orders: Sequence[float],
+    start: Float[Tensor, "d c"] | None = None,
+) -> Float[Tensor, "subspaces orders"]:
+    """Every share of every order from one product with all bases. Orders 1, 2 and inf need no eigendecomposition.
 
-
-def _check(moment: Tensor, order: float) -> None:
-    if not order > 0:
-        raise InputError(f"order must be above 0, but is {order}; 1 is energy, 2 anisotropy, math.inf the leader")
+    Args:
+        moment: Second moment of the gradients.
+        subspaces: Whose shares.
+        orders: Of the shares.
+        start: Leading eigenvectors of a moment close by, to find this one's sooner.
+    """
     if float(moment.trace()) <= 0:
         raise InputError("the gradients must not all be zero, but they are; check that this site is in the loss")
+    bases = torch.cat([q.basis for q in subspaces.values()], dim=1)
+    image = moment @ bases
+
+    def taken(order: float) -> Tensor:
+        if order == 1:
+            return (bases * image).sum(dim=0) / moment.trace()
+        if order == 2:
+            return image.square().sum(dim=0) / moment.square().sum()
+        if order == math.inf:
+            return (leading_vectors(moment, 1, start).T @ bases).square()[0]
+        values, vectors = torch.linalg.eigh(moment)
+        return spectral_weights(values, order) @ (vectors.T @ bases).square()
+
+    columns = torch.stack([taken(order) for order in orders], dim=1)
+    return torch.stack([part.sum(dim=0) for part in columns.split([q.rank for q in subspaces.values()])])
+
+
+def spectral_weights(values: Float[Tensor, "d"], order: float) -> Float[Tensor, "d"]:
+    """lambda_k^order / sum lambda^order of ascending eigenvalues."""
+    relative = values.clamp_min(0) / values[-1]
+    weights = (relative == 1).double() if order == math.inf else relative**order
+    return weights / weights.sum()
+
+
+def check_order(order: float) -> None:
+    """Refuse an order that has no share."""
+    if not order > 0:
+        raise InputError(f"order must be above 0, but is {order}; 1 is energy, 2 anisotropy, math.inf the leader")

@@ -13,8 +13,8 @@ def leading_vectors(
 ) -> Float[Tensor, "d count"]:
     """The eigenvectors of the `count` largest eigenvalues of a positive semi-definite matrix, the largest first.
 
-    A block of vectors is multiplied and orthonormalised until those wanted stand still, which takes a few products where
-    the spectrum falls, or where `start` is nearly right. Where it does not fall, all eigenvectors are computed.
+    A block of vectors is multiplied and orthonormalised until those wanted stand still, which takes a few products
+    where the spectrum falls, or where `start` is nearly right. Where it does not fall, all eigenvectors are computed.
 
     >>> leading_vectors(torch.diag(torch.tensor([1.0, 9.0, 4.0])), count=1).abs().T.tolist()
     [[0.0, 1.0, 0.0]]

@@ -1,7 +1,7 @@
 """Subspaces fitted to activations: the tangent proxy and its rivals, one file each.
 
-A new one is a file with a function `(rows, rank, seed) -> Subspace` and a line in `PROXIES`, in `DRAWN` if it is a random
-draw. None may see a gradient. `Principal` may stand for the rows, so that all share one eigendecomposition.
+A new one is a file with a function `(rows, rank, seed) -> Subspace` and a line in `PROXIES`, or in `DRAWN` if it is a
+random draw. None may see a gradient. `Principal` may stand for the rows, so that all share one eigendecomposition.
 """
 
 from collections.abc import Callable

@@ -7,10 +7,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.proxies.principal import Principal
+from tangentlens.proxies.principal import SPARE, Principal
 
-# Principal directions that are kept beyond the rank. With none of them ICA would only rotate within `pca`.
-_SPARE = 16
 _MAX_ITER, _TOLERANCE = 100, 1e-3
 # E log cosh of a standard normal variable: what a Gaussian component has.
 _GAUSSIAN = 0.374567
@@ -29,7 +27,7 @@ def ica(x: Any, rank: int, seed: int = 0) -> Subspace:
     principal = Principal.of(x)
     principal.check_rank(rank)
     spread = principal.values.sqrt()
-    count = min(rank + _SPARE, int((spread > 1e-6 * spread[0]).sum()))
+    count = min(rank + SPARE, int((spread > 1e-6 * spread[0]).sum()))
     deviations = (spread[:count] / principal.scale).to(principal.rows)
     white = principal.coordinates(count) / deviations
     unmixing = _independent_directions(white, seed)

@@ -7,10 +7,7 @@ import torch
 from tangentlens.errors import InputError
 from tangentlens.geometry.clusters import k_means
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.proxies.principal import Principal
-
-# Principal directions that are kept beyond the rank: clusters differ along the leading ones.
-_SPARE = 16
+from tangentlens.proxies.principal import SPARE, Principal
 
 
 def kmeans(x: Any, rank: int, seed: int = 0) -> Subspace:
@@ -25,7 +22,7 @@ def kmeans(x: Any, rank: int, seed: int = 0) -> Subspace:
     principal.check_rank(rank)
     if len(principal.rows) <= rank:
         raise InputError(f"{rank + 1} clusters need more than {rank} rows, but {len(principal.rows)} came")
-    directions = principal.vectors[:, : rank + _SPARE]
+    directions = principal.vectors[:, : rank + SPARE]
     points = principal.coordinates(directions.shape[1]).double()
     label = k_means(points, rank + 1, seed)
     used, index = label.unique(return_inverse=True)

@@ -13,6 +13,9 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.rows import as_rows
 
+# Principal directions that are kept beyond the rank wherever rows are reduced to the leading ones.
+SPARE = 16
+
 
 @dataclass(frozen=True, eq=False)
 class Principal:

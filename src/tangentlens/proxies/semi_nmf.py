@@ -13,10 +13,8 @@ from torch.nn.functional import normalize
 from tangentlens.errors import InputError
 from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.proxies.principal import Principal
+from tangentlens.proxies.principal import SPARE, Principal
 
-# Principal directions that are kept beyond the number of concepts.
-_SPARE = 16
 # The start is looked for on so many rows, in so many steps, under a penalty on codes that falls between these.
 _START_ROWS, _START_STEPS = 2048, 40
 _PENALTY_FIRST, _PENALTY_LAST = 0.3, 0.001
@@ -71,7 +69,7 @@ class SemiNMF:
         """Fit to rows `x` (or their `Principal`), starting from the dictionary of an earlier fit if one is given."""
         principal = Principal.of(x, self.center)
         self._check(principal, init)
-        directions = principal.vectors[:, : self.n_components + _SPARE].to(principal.rows)
+        directions = principal.vectors[:, : self.n_components + SPARE].to(principal.rows)
         points = principal.coordinates(directions.shape[1]).T.contiguous()
         if init is None:
             dictionary = _sparse_start(points, self.n_components, self.center, self.seed)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
-from scipy import stats
 
+from tangentlens.alignment.corrections import benjamini_hochberg
 from tangentlens.alignment.intervals import Interval
-from tangentlens.alignment.tangent_test import CONTROLS, PROXY
+from tangentlens.alignment.tangent_test import CONTROLS, PROXY, WHAT
 from tangentlens.alignment.verdict import emergence
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.profile import BATCHES, SHAPE
@@ -140,7 +140,11 @@ def _emergence(rows: pl.DataFrame) -> Iterator[str]:
     """Against the control's mean, over sequences; and whether a random subspace would have done as well."""
     ratios = _cells(rows, "log_ratio").filter(pl.col("variant") == "normal").sort("step")
     p_values = rows.filter(
-        pl.col("metric") == "p_value", pl.col("variant") == "random", pl.col("order") == 1, pl.col("value").is_finite()
+        pl.col("metric") == "p_value",
+        pl.col("variant") == "random",
+        pl.col("order") == 1,
+        pl.col("freq_bin") == "all",
+        pl.col("value").is_finite(),
     )
     steps = ratios.join(p_values.select("step").unique(), on="step", how="semi")["step"].to_list()
     if len(steps) < 3:
@@ -154,7 +158,7 @@ def _emergence(rows: pl.DataFrame) -> Iterator[str]:
     counts = []
     for step in (steps[0], steps[-1]):
         values = p_values.filter(pl.col("step") == step)["value"].to_numpy()
-        rare = int((stats.false_discovery_control(values) < 0.05).sum())
+        rare = int((benjamini_hochberg(values) < 0.05).sum())
         counts.append(f"{rare} of {len(values)} sites at step {step}")
     yield (
         f"Its energy share {above} (intervals over sequences, not corrected for the number of steps). "
@@ -295,7 +299,7 @@ def share_table(records: pl.DataFrame) -> pl.DataFrame:
             "run",
             "model",
             "step",
-            pl.col("order").replace_strict({1.0: "energy", 2.0: "anisotropy"}).alias("share of"),
+            pl.col("order").replace_strict(WHAT).alias("share of"),
             pl.col("variant").alias("subspace"),
             "share",
             pl.col("ratio").fill_null("").alias("proxy / it"),

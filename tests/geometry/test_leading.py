@@ -1,0 +1,25 @@
+import pytest
+import torch
+
+from tangentlens.geometry.leading import leading_vectors
+
+
+@pytest.mark.parametrize(
+    "spectrum", [torch.arange(1, 201) ** -1.0, torch.ones(200), torch.eye(200)[0], torch.arange(200.0)]
+)
+@pytest.mark.parametrize("count", [1, 5])
+def test_spans_the_leading_eigenvectors(spectrum, count, generator):
+    axes = torch.linalg.qr(torch.randn(200, 200, generator=generator, dtype=torch.float64)).Q
+    matrix = axes * spectrum.double() @ axes.T
+    found = leading_vectors(matrix, count)
+    torch.testing.assert_close(found.T @ found, torch.eye(count, dtype=torch.float64))
+    taken = (found * (matrix @ found)).sum()
+    assert float(taken) == pytest.approx(float(spectrum.double().sort().values[-count:].sum()), rel=1e-6)
+
+
+def test_a_start_nearby_gives_the_same(generator):
+    x = torch.randn(400, 100, generator=generator, dtype=torch.float64) * torch.arange(1, 101) ** -0.5
+    matrix, near = x.T @ x, x[:380].T @ x[:380]
+    start = torch.linalg.eigh(near).eigenvectors[:, -8:].flip(1)
+    exact = torch.linalg.eigh(matrix).eigenvectors[:, -1:]
+    assert float((leading_vectors(matrix, 1, start).T @ exact).abs()) == pytest.approx(1, abs=1e-9)
