@@ -1,6 +1,8 @@
 """See how a language model's representation space takes shape while it learns."""
 
+from tangentlens.alignment.audit import audit
 from tangentlens.alignment.chance import chance
+from tangentlens.alignment.corrections import benjamini_hochberg, holm
 from tangentlens.alignment.share import share
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.errors import InputError
@@ -34,9 +36,12 @@ __all__ = [
     "Subspace",
     "alpha_req",
     "anisotropy",
+    "audit",
+    "benjamini_hochberg",
     "chance",
     "effective_rank",
     "entropy_rank",
+    "holm",
     "intrinsic_dimension",
     "isoscore",
     "local_anisotropy",

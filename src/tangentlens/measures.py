@@ -14,7 +14,8 @@ from torch import Tensor
 
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.intervals import Interval, anisotropy_replicates, share_jackknife
-from tangentlens.alignment.tangent_test import BINNED_ORDERS, PROXY, TangentTest, average, tangent_test
+from tangentlens.alignment.tangent_result import PROXY, TangentTest, average
+from tangentlens.alignment.tangent_test import BINNED_ORDERS, tangent_test
 from tangentlens.capture.hooks import Rows
 from tangentlens.errors import InputError
 from tangentlens.geometry.alpha_req import alpha_req

@@ -146,10 +146,10 @@ def cluster_bootstrap(
     return (times @ sums.flatten(1)).unflatten(1, sums.shape[1:])
 
 
-def bootstrap_interval(replicates: Float[Tensor, "draws_plus_1"], n_sequences: int) -> Interval:
-    """A 95% interval from the spread over draws; Student's t makes up for few sequences."""
+def bootstrap_interval(replicates: Float[Tensor, "draws_plus_1"], n_sequences: int, level: float = 0.95) -> Interval:
+    """An interval from the spread over draws; Student's t makes up for few sequences."""
     value = float(replicates[0])
     # Draws from n sequences spread too little by the factor that divides a variance by n in place of n - 1.
     error = float(replicates[1:].std()) * math.sqrt(n_sequences / (n_sequences - 1))
-    reach = float(stats.t.ppf(0.975, n_sequences - 1)) * error
+    reach = float(stats.t.ppf((1 + level) / 2, n_sequences - 1)) * error
     return Interval(value, value - reach, value + reach)

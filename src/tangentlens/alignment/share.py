@@ -13,6 +13,9 @@ from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
 
+# Leading eigenvectors of a moment, from which those of a moment nearby are found.
+_NEAR = 8
+
 
 def share(gradients: Any, q: Subspace, order: float = 1) -> float:
     """sum_k lambda_k^order |Q^T v_k|^2 / sum_k lambda_k^order over the second moment of the gradients.
@@ -70,6 +73,15 @@ def moment_shares(
 
     columns = torch.stack([taken(order) for order in orders], dim=1)
     return torch.stack([part.sum(dim=0) for part in columns.split([q.rank for q in subspaces.values()])])
+
+
+def replicate_shares(
+    totals: Float[Tensor, "replicates d d"], subspaces: Mapping[str, Subspace], orders: Sequence[float]
+) -> dict[str, Float[Tensor, "replicates orders"]]:
+    """Every share of every order for moments that differ little, as those of `leave_one_out` do."""
+    start = leading_vectors(totals[0], _NEAR) if math.inf in orders else None
+    found = torch.stack([moment_shares(total, subspaces, orders, start) for total in totals])
+    return dict(zip(subspaces, found.unbind(dim=1), strict=True))
 
 
 def spectral_weights(values: Float[Tensor, "d"], order: float) -> Float[Tensor, "d"]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-import polars as pl
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -15,166 +13,25 @@ from torch import Tensor
 from tangentlens.alignment.chance import Chance, chance_beside
 from tangentlens.alignment.frequency import N_BINS, FrequencyBins
 from tangentlens.alignment.intervals import (
-    Interval,
-    bootstrap_interval,
     cluster_bootstrap,
     group_products,
-    jackknife,
     leave_one_out,
-    log_odds,
     sequence_groups,
-    share_jackknife,
 )
-from tangentlens.alignment.share import moment_shares
+from tangentlens.alignment.share import replicate_shares
+from tangentlens.alignment.tangent_result import PROXY, Cell, TangentTest, TokenCell
 from tangentlens.errors import InputError
 from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies import DRAWN, PROXIES
 from tangentlens.proxies.principal import Principal
 
-PROXY = "semi_nmf"
 CONTROLS = ("normal", "random", "pca", "covariance", "tail", "kmeans", "ica", "shuffled")
 ORDERS = (1.0, 2.0, math.inf)
 # Frequency bins have few tokens each, and no leading direction to speak of.
 BINNED_ORDERS = (1.0, 2.0)
-WHAT = {1.0: "energy", 2.0: "anisotropy", math.inf: "leading direction"}
 # How often a control that is drawn is drawn; its share is the mean.
 N_DRAWS = 8
-# Leading eigenvectors of all test gradients, from which those without a group are found.
-_NEAR = 8
-
-
-class Cell(NamedTuple):
-    """One number of the test: which subspace, at which order, on the gradients of which tokens."""
-
-    variant: str
-    order: float
-    freq_bin: str
-
-
-class TokenCell(NamedTuple):
-    """One mean over tokens: which subspace, on the gradients of which tokens."""
-
-    variant: str
-    freq_bin: str
-
-
-@dataclass(frozen=True, eq=False)
-class TangentTest:
-    """Shares of the proxy and its controls: `table` has every number with its interval, `verdict()` the words."""
-
-    rank: int | None
-    dim: int
-    shares: Mapping[Cell, Float[Tensor, "g_plus_1"]]
-    n_tokens: Mapping[str, int]
-    present: Mapping[str, Bool[Tensor, "g"]]
-    n_bins: int
-    token_shares: Mapping[TokenCell, Float[Tensor, "draws_plus_1"]] = field(default_factory=dict)
-    n_sequences: Mapping[str, int] = field(default_factory=dict)
-    chances: Mapping[Cell, Chance] = field(default_factory=dict)
-    p_values: Mapping[Cell, float] = field(default_factory=dict)
-    subspaces: Mapping[str, Subspace] = field(default_factory=dict)
-
-    def share(self, variant: str = PROXY, order: float = 1.0, freq_bin: str = "all") -> Interval:
-        """The share with its 95% interval: over test sequences, or for `random` and `normal` over their draws."""
-        cell = Cell(variant, order, freq_bin)
-        if cell in self.chances:
-            return self.chances[cell].interval()
-        return share_jackknife(self.shares[cell], self.present[freq_bin])
-
-    def log_ratio(self, control: str, order: float = 1.0, freq_bin: str = "all") -> Interval:
-        """ln(share of the proxy / share of the control) with its 95% interval over test sequences."""
-        proxy, other = (self.shares[Cell(variant, order, freq_bin)] for variant in (PROXY, control))
-        return jackknife(_log(proxy) - _log(other), self.present[freq_bin])
-
-    def token_share(self, variant: str = PROXY, freq_bin: str = "all") -> Interval:
-        """The mean over tokens of |Q'g|^2 / |g|^2, in which no gradient outweighs another; bootstrap over sequences."""
-        replicates = log_odds(self.token_shares[TokenCell(variant, freq_bin)])
-        return bootstrap_interval(replicates, self.n_sequences[freq_bin]).from_log_odds()
-
-    def token_log_ratio(self, control: str, freq_bin: str = "all") -> Interval:
-        """ln(mean token share of the proxy / of the control) with its 95% interval over test sequences."""
-        proxy, other = (self.token_shares[TokenCell(variant, freq_bin)] for variant in (PROXY, control))
-        return bootstrap_interval(_log(proxy) - _log(other), self.n_sequences[freq_bin])
-
-    @property
-    def variants(self) -> list[str]:
-        """The proxy, then its controls in the order they were asked for."""
-        return list(dict.fromkeys(cell.variant for cell in self.shares))
-
-    def frequency_log_ratio(self, kind: str = "target", order: float = 1.0, variant: str = PROXY) -> Interval | None:
-        """ln(share on the most frequent tokens / share on the rarest); None if it was not binned so."""
-        rarest, most = (Cell(variant, order, f"{kind}.{end}") for end in (0, self.n_bins - 1))
-        if rarest not in self.shares or most not in self.shares:
-            return None
-        present = self.present[most.freq_bin] | self.present[rarest.freq_bin]
-        return jackknife(_log(self.shares[most]) - _log(self.shares[rarest]), present)
-
-    @property
-    def table(self) -> pl.DataFrame:
-        """One row per metric (`share`, `token_share`), variant, order and bin; every interval says what it is over."""
-        rows = []
-        for cell in self.shares:
-            ratio = None if cell.variant == PROXY else self.log_ratio(*cell)
-            rows.append(_row("share", cell, self.share(*cell), ratio, self.p_values.get(cell), self.n_tokens))
-        for token_cell in self.token_shares:
-            cell = Cell(token_cell.variant, 1.0, token_cell.freq_bin)
-            ratio = None if cell.variant == PROXY else self.token_log_ratio(*token_cell)
-            rows.append(_row("token_share", cell, self.token_share(*token_cell), ratio, None, self.n_tokens))
-        return pl.DataFrame(rows, infer_schema_length=None)
-
-    def verdict(self) -> str:
-        """What the intervals allow to be said, one sentence an order and control."""
-        lines = []
-        for order in dict.fromkeys(cell.order for cell in self.shares if cell.freq_bin == "all"):
-            share = self.share(order=order)
-            lines.append(f"The proxy (rank {self.rank} of {self.dim}) takes {share} of the gradient's {WHAT[order]}.")
-            for control in self.variants[1:]:
-                p_value = self.p_values.get(Cell(control, order, "all"))
-                lines.append(f"  {compare(control, self.log_ratio(control, order), p_value)}")
-        if self.token_shares:
-            lines.append(f"Token by token, it takes {self.token_share()} of the energy on average.")
-            lines += [f"  {compare(control, self.token_log_ratio(control))}" for control in self.variants[1:]]
-        return "\n".join(lines)
-
-    def __repr__(self) -> str:
-        return f"TangentTest(rank={self.rank}, dim={self.dim}, tokens={self.n_tokens['all']})\n{self.verdict()}"
-
-
-def _row(
-    metric: str, cell: Cell, share: Interval, ratio: Interval | None, p_value: float | None, n: Mapping[str, int]
-) -> dict[str, Any]:
-    return {
-        "metric": metric,
-        **cell._asdict(),
-        "value": share.value,
-        "ci_low": share.low,
-        "ci_high": share.high,
-        "ci_over": share.over,
-        "log_ratio": ratio and ratio.value,
-        "log_ratio_low": ratio and ratio.low,
-        "log_ratio_high": ratio and ratio.high,
-        "log_ratio_over": ratio and ratio.over,
-        "p_value": p_value,
-        "n": n[cell.freq_bin],
-    }
-
-
-def compare(control: str, log_ratio: Interval, p_value: float | None = None) -> str:
-    """Above, below, or not told apart: the log-ratio of proxy to control in words.
-
-    >>> compare("random", Interval(0.7, 0.6, 0.8), p_value=0.2)
-    '2.01 [1.82, 2.23] times the random control: above its mean, as a random draw often is (p = 0.2)'
-    """
-    told = f"{log_ratio.exp()} times the {control} control: "
-    if log_ratio.high < 0:
-        return told + "below it"
-    if log_ratio.low <= 0:
-        return told + "not told apart from it"
-    if p_value is None:
-        return told + "above it"
-    often = "above its mean, as a random draw often is" if p_value >= 0.05 else "above it"
-    return f"{told}{often} (p = {p_value:.2g})"
 
 
 def tangent_test(
@@ -257,20 +114,6 @@ def first_half(sequences: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:
     return index < count // 2
 
 
-def average(tests: Iterable[TangentTest]) -> TangentTest:
-    """The mean share over sites, with intervals that know the sites share their sequences.
-
-    A chance level is of one site's spectrum, so the average has no p-values; it has a rank if the sites agree on it.
-    """
-    tests = list(tests)
-    cells = [cell for cell in tests[0].shares if all(cell in test.shares for test in tests)]
-    shares = {cell: torch.stack([test.shares[cell] for test in tests]).mean(dim=0) for cell in cells}
-    ranks = {test.rank for test in tests}
-    rank = ranks.pop() if len(ranks) == 1 else None
-    present = {name: torch.stack([test.present[name] for test in tests]).any(dim=0) for name in tests[0].present}
-    return TangentTest(rank, tests[0].dim, shares, tests[0].n_tokens, present, tests[0].n_bins)
-
-
 def _selections(
     binned: Mapping[str, Int[Tensor, "n"]], bins: FrequencyBins | None, n: int, device: torch.device
 ) -> Iterator[tuple[str, Bool[Tensor, "n"]]]:
@@ -339,8 +182,7 @@ class _Tested:
         totals = leave_one_out(parts)
         values, vectors = torch.linalg.eigh(totals[0])
         orders = ORDERS if freq_bin == "all" else BINNED_ORDERS
-        near = vectors[:, -_NEAR:].flip(1)
-        replicates = torch.stack([moment_shares(total, self.subspaces, orders, near) for total in totals])
+        replicates = torch.stack(list(replicate_shares(totals, self.subspaces, orders).values()), dim=1)
         for number, order in enumerate(orders):
             for variant, found in self._by_variant(replicates[:, :, number]).items():
                 self.shares[Cell(variant, order, freq_bin)] = found
@@ -407,7 +249,3 @@ class _Tested:
             p_values=self.p_values,
             subspaces={name: q for name, q in self.subspaces.items() if name not in self.drawn},
         )
-
-
-def _log(share: Tensor) -> Tensor:
-    return share.clamp_min(1e-12).log()

@@ -16,7 +16,7 @@ import plotly.graph_objects as go
 import polars as pl
 from plotly.subplots import make_subplots
 
-from tangentlens.alignment.tangent_test import PROXY
+from tangentlens.alignment.tangent_result import PROXY
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.profile import BATCHES, SHAPE
 from tangentlens.report.findings import MEASURE, PROFILED, last_measured
@@ -25,6 +25,7 @@ from tangentlens.report.findings import MEASURE, PROFILED, last_measured
 VARIANTS = {
     PROXY: ("tangent proxy (semi-NMF)", "#D55E00", "solid"),
     "pca": ("pca: top-variance directions", "#0072B2", "dot"),
+    "covariance": ("covariance: draws of the same variance", "#E69F00", "dash"),
     "random": ("random: chance, r/d", "#999999", "solid"),
     "normal": ("normal: random, orthogonal to the proxy", "#000000", "solid"),
 }

@@ -10,7 +10,8 @@ import polars as pl
 
 from tangentlens.alignment.corrections import benjamini_hochberg
 from tangentlens.alignment.intervals import Interval
-from tangentlens.alignment.tangent_test import CONTROLS, PROXY, WHAT
+from tangentlens.alignment.tangent_result import PROXY, WHAT
+from tangentlens.alignment.tangent_test import CONTROLS
 from tangentlens.alignment.verdict import emergence
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.profile import BATCHES, SHAPE

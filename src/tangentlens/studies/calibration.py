@@ -19,7 +19,8 @@ from torch import Tensor
 
 from tangentlens.alignment.chance import chance
 from tangentlens.alignment.share import moment_shares
-from tangentlens.alignment.tangent_test import ORDERS, PROXY, WHAT, Cell, TangentTest, tangent_test
+from tangentlens.alignment.tangent_result import PROXY, WHAT, Cell, TangentTest
+from tangentlens.alignment.tangent_test import ORDERS, tangent_test
 
 CONTROLS = ("random", "normal", "pca")
 

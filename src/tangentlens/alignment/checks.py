@@ -1,0 +1,386 @@
+"""The checks of the audit, one function each: what was found, in numbers and in words, and what it means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from tangentlens.alignment.chart_test import chart_test
+from tangentlens.alignment.intervals import (
+    Interval,
+    bootstrap_interval,
+    cluster_bootstrap,
+    group_products,
+    jackknife,
+    leave_one_out,
+    log_odds,
+    sequence_groups,
+    share_jackknife,
+)
+from tangentlens.alignment.share import replicate_shares
+from tangentlens.alignment.tangent_result import PROXY, compare
+from tangentlens.alignment.tangent_test import first_half, tangent_test
+from tangentlens.errors import InputError
+from tangentlens.geometry.dimension import intrinsic_dimension
+from tangentlens.geometry.rows import as_rows
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.geometry.tangents import local_tangents
+from tangentlens.proxies.charts import charts
+from tangentlens.proxies.pca import pca
+from tangentlens.proxies.principal import Principal
+from tangentlens.proxies.semi_nmf import SemiNMF, semi_nmf
+
+N_ANCHORS = 1024
+N_CHARTS = 12
+# Planes of other places that an anchor's gradient is held against, and refits of the proxy.
+N_SWAPS, N_REFITS = 8, 5
+# Planes that overlap more than this are one plane for the purpose of swapping them.
+SAME_PLANE = 0.9
+# The word that sums up an audit is held to more than the 95% of its numbers.
+LEVEL = 0.999
+
+VERDICTS = {
+    "tangent": "tangent: they prefer the tangent plane of their own place",
+    "normal": "normal: they avoid the tangent plane of their place",
+    "indifferent": "indifferent to the tangent plane of their place",
+    "variance": "along directions of high variance, but no more along the tangent plane of their place than of others",
+    "unknown": "not judged: no tangent planes could be estimated",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Activations, their gradients, and the sequences they came from."""
+
+    activations: Float[Tensor, "n d"]
+    gradients: Float[Tensor, "n d"]
+    sequences: Int[Tensor, "n"]
+
+    @classmethod
+    def of(cls, activations: Any, gradients: Any, sequences: Any) -> Rows:
+        """Checked: a gradient and a sequence for every row."""
+        rows, grads = as_rows(activations), as_rows(gradients)
+        ids = torch.as_tensor(sequences, device=rows.device)
+        if rows.shape != grads.shape or ids.shape != rows.shape[:1]:
+            raise InputError(
+                f"activations, gradients and sequences must have a row for each token, but are {tuple(rows.shape)}, "
+                f"{tuple(grads.shape)} and {tuple(ids.shape)}"
+            )
+        return cls(rows, grads, ids)
+
+    def halves(self) -> tuple[Rows, Rows]:
+        """The first half of the sequences, to fit; the second, to test."""
+        fit = first_half(self.sequences)
+        first, second = (
+            Rows(self.activations[chosen], self.gradients[chosen], self.sequences[chosen]) for chosen in (fit, ~fit)
+        )
+        return first, second
+
+    def totals(self, n_groups: int = 16) -> Float[Tensor, "g_plus_1 d d"]:
+        """Second moments of the gradients, of all and without each group of sequences that has any."""
+        groups = sequence_groups(self.sequences, n_groups)
+        parts = group_products(self.gradients, groups, int(groups.max()) + 1)
+        parts = parts[parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0]
+        if len(parts) < 2:
+            raise InputError(
+                "the gradients of at least 2 groups of test sequences must not be zero, but fewer are; check that this "
+                "site is in the loss, or pass more sequences"
+            )
+        return leave_one_out(parts)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check: what was found, what it means for the claim, its numbers, and its word in the verdict, if any."""
+
+    name: str
+    found: str
+    means: str
+    estimates: Mapping[str, Interval] = field(default_factory=dict)
+    says: str | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Audited:
+    """What the checks look at; everything is fitted to `fit` and tested on the gradients of `test`."""
+
+    fit: Rows
+    test: Rows
+    rank: int
+    dimension: int | None
+    seed: int
+
+    @cached_property
+    def principal(self) -> Principal:
+        """The activations that fit, with their eigendecomposition."""
+        return Principal.of(self.fit.activations)
+
+    @cached_property
+    def proxy(self) -> Subspace:
+        """The tangent proxy."""
+        return semi_nmf(self.principal, self.rank, self.seed)
+
+    @cached_property
+    def totals(self) -> Float[Tensor, "g_plus_1 d d"]:
+        """Second moments of the gradients that test."""
+        return self.test.totals()
+
+    @cached_property
+    def anchors(self) -> Int[Tensor, "a"]:
+        """Some of the test tokens that have a gradient, in the order of their sequences."""
+        usable = self.test.gradients.abs().amax(dim=1).gt(0).nonzero()[:, 0]
+        drawn = torch.randperm(len(usable), generator=self.generator())[:N_ANCHORS].sort().values
+        return usable[drawn.to(usable.device)]
+
+    @cached_property
+    def planes(self) -> Float[Tensor, "a d m"]:
+        """The tangent planes at the anchors, from the tokens that fit."""
+        m = self.dimension or max(round(intrinsic_dimension(self.fit.activations).value), 1)
+        return local_tangents(self.fit.activations, self.test.activations[self.anchors], m, k=max(4 * m, 16))
+
+    def generator(self, number: int = 0) -> torch.Generator:
+        """A source of numbers that the seed decides."""
+        return torch.Generator().manual_seed(self.seed + number)
+
+    def anchor_means(self, values: Float[Tensor, "a q"]) -> tuple[Float[Tensor, "draws_plus_1 q"], int]:
+        """Means over anchors, of all sequences and of sequences drawn with replacement; and how many there are."""
+        _, index = self.test.sequences[self.anchors].unique(return_inverse=True)
+        n = int(index.max()) + 1
+        if n < 2:
+            raise InputError(f"anchors must come from at least 2 sequences, but come from {n}; pass more sequences")
+        counted = torch.cat([values, torch.ones_like(values[:, :1])], dim=1)
+        sums = values.new_zeros(n, counted.shape[1]).index_add_(0, index, counted)
+        drawn = cluster_bootstrap(sums, seed=self.seed)
+        return drawn[:, :-1] / drawn[:, -1:], n
+
+
+def in_tangent_planes(on: Audited) -> Check:
+    """Gradients of single tokens in the tangent plane of their own place, beside planes of other places."""
+    planes, gradients = on.planes, normalize(on.test.gradients[on.anchors].double(), dim=1)
+    own = torch.einsum("ad,adm->am", gradients, planes).square().sum(dim=1)
+    others, overlaps = [], []
+    for turn in range(1, N_SWAPS + 1):
+        other = planes.roll(turn * len(planes) // (N_SWAPS + 1), dims=0)
+        others.append(torch.einsum("ad,adm->am", gradients, other).square().sum(dim=1))
+        overlaps.append((planes.transpose(1, 2) @ other).square().sum(dim=(1, 2)) / planes.shape[2])
+    swapped, alike = torch.stack(others).mean(dim=0), float(torch.stack(overlaps).mean())
+    means, n = on.anchor_means(torch.stack([own, swapped], dim=1))
+    chance = planes.shape[2] / planes.shape[1]
+    share = bootstrap_interval(log_odds(means[:, 0]), n).from_log_odds()
+    ratios = _log(means[:, 0]) - torch.tensor(chance).log(), _log(means[:, 0]) - _log(means[:, 1])
+    to_chance, to_swapped = (bootstrap_interval(ratio, n) for ratio in ratios)
+    says = _judge(*(bootstrap_interval(ratio, n, LEVEL) for ratio in ratios), alike)
+    return Check(
+        "local tangents",
+        f"{share} of a gradient's energy lies in the tangent plane of its place (dimension {planes.shape[2]}, chance "
+        f"{chance:.3g}): {to_chance.exp()} times chance, {to_swapped.exp()} times the planes of other places, which "
+        f"overlap with it by {alike:.2f} ({len(planes)} anchors)",
+        f"the gradients are {VERDICTS[says]}",
+        {"share": share, "log_ratio to chance": to_chance, "log_ratio to other places": to_swapped},
+        says,
+    )
+
+
+def _judge(to_chance: Interval, to_swapped: Interval, alike: float) -> str:
+    if to_chance.high < 0:
+        return "normal"
+    if to_chance.low <= 0:
+        return "indifferent"
+    return "tangent" if to_swapped.low > 0 or alike > SAME_PLANE else "variance"
+
+
+def proxy_and_tangents(on: Audited) -> Check:
+    """How much of the tangent planes, and of the normals, the proxy holds."""
+    rank, (d, m) = on.proxy.rank, on.planes.shape[1:]
+    inside = torch.einsum("dr,adm->arm", on.proxy.basis, on.planes)
+    taken = inside.square().sum(dim=(1, 2))
+    angles = torch.linalg.svdvals(inside).clamp(0, 1).acos().rad2deg()
+    means, n = on.anchor_means(torch.stack([taken / m, (rank - taken) / (d - m)], dim=1))
+    tangent, normal = (bootstrap_interval(log_odds(means[:, column]), n).from_log_odds() for column in (0, 1))
+    ratio = bootstrap_interval(_log(means[:, 0]) - _log(means[:, 1]), n)
+    closer = "tangents than to normals" if ratio.low > 0 else "normals than to tangents" if ratio.high < 0 else None
+    return Check(
+        "proxy and tangents",
+        f"the proxy holds {tangent} of the tangent planes and {normal} of the normals (chance {rank / d:.3g}); median "
+        f"principal angles {float(angles[:, 0].median()):.0f} to {float(angles[:, -1].median()):.0f} degrees",
+        f"the proxy is closer to {closer}" if closer else "the proxy is as close to normals as to tangents",
+        {"tangents in the proxy": tangent, "normals in the proxy": normal, "log_ratio": ratio},
+    )
+
+
+def own_and_swapped_charts(on: Audited) -> Check:
+    """Own chart against other charts, and the same after gradients were dealt to other tokens."""
+    found = charts(on.principal, N_CHARTS, max(on.rank // 2, 1), on.seed)
+    dealt = torch.randperm(len(on.test.sequences), generator=on.generator()).to(on.test.sequences.device)
+    real, null = (
+        chart_test(found, on.test.activations, gradients, on.test.sequences)
+        for gradients in (on.test.gradients, on.test.gradients[dealt])
+    )
+    energy, anisotropy, of_dealt = real.log_ratio(1.0), real.log_ratio(2.0), null.log_ratio(1.0)
+    prefers = "its own plane" if energy.low > 0 else "other charts' planes" if energy.high < 0 else "no plane"
+    return Check(
+        "charts",
+        f"own planes (rank {real.rank}, chance {real.rank / real.dim:.3g}) take {real.share()} of the energy and other "
+        f"charts' planes {real.share('swapped')}: {energy.exp()} times, {anisotropy.exp()} times at order 2; own wins "
+        f"in {real.wins} of {real.n_charts} charts. With gradients dealt to other tokens: {of_dealt.exp()} times",
+        f"a chart's gradient prefers {prefers}"
+        + (", which one global subspace cannot explain" if energy.low > 0 else ""),
+        {"log_ratio": energy, "log_ratio at order 2": anisotropy, "log_ratio of dealt gradients": of_dealt},
+    )
+
+
+def against_controls(on: Audited) -> Check:
+    """The tangent test against every control."""
+    test = tangent_test(
+        torch.cat([on.fit.activations, on.test.activations]),
+        torch.cat([on.fit.gradients, on.test.gradients]),
+        torch.cat([on.fit.sequences, on.test.sequences]),
+        rank=on.rank,
+        seed=on.seed,
+    )
+    ratios = {control: test.log_ratio(control) for control in test.variants[1:]}
+    beaten = [name for name, ratio in ratios.items() if ratio.low > 0]
+    rest = [name for name in ratios if name not in beaten]
+    return Check(
+        "controls",
+        f"the proxy takes {test.share()} of the energy: "
+        + "; ".join(compare(name, ratio) for name, ratio in ratios.items()),
+        f"it takes more than {', '.join(beaten) or 'none'}, and not more than {', '.join(rest) or 'none'}",
+        {f"log_ratio to {name}": ratio for name, ratio in ratios.items()},
+    )
+
+
+def stability(on: Audited) -> Check:
+    """The proxy of other seeds and of resampled sequences."""
+    refits = {
+        "seeds": [semi_nmf(on.principal, on.rank, on.seed + number) for number in range(1, N_REFITS + 1)],
+        "resampled sequences": [semi_nmf(_resampled(on, number), on.rank, on.seed) for number in range(N_REFITS)],
+    }
+    estimates = {}
+    for over, subspaces in refits.items():
+        named = {str(number): subspace for number, subspace in enumerate(subspaces)}
+        shares = [float(share[0, 0]) for share in replicate_shares(on.totals[:1], named, (1.0,)).values()]
+        estimates[f"overlap over {over}"] = _range([subspace.overlap(on.proxy) for subspace in subspaces], over)
+        estimates[f"energy share over {over}"] = _range(shares, over)
+    least = min(value.low for name, value in estimates.items() if name.startswith("overlap"))
+    return Check(
+        "stability",
+        "; ".join(f"{name} {value}" for name, value in estimates.items()) + " (mean, least and most)",
+        f"refits have at least {least:.0%} of the proxy in common with it",
+        estimates,
+    )
+
+
+def _resampled(on: Audited, number: int) -> Float[Tensor, "n d"]:
+    """The activations of as many sequences as there are, drawn with replacement."""
+    names, index = on.fit.sequences.unique(return_inverse=True)
+    drawn = torch.randint(0, len(names), (len(names),), generator=on.generator(number)).tolist()
+    return torch.cat([on.fit.activations[index == sequence] for sequence in drawn])
+
+
+def _range(values: list[float], over: str) -> Interval:
+    return Interval(sum(values) / len(values), min(values), max(values), over)
+
+
+def rank_sweep(on: Audited) -> Check:
+    """Share over chance at ranks from 2 to half the width, and over pca."""
+    d = on.proxy.dim
+    ranks = [2**power for power in range(1, 13) if 2**power <= min(d // 2, len(on.fit.sequences))]
+    enrichment, to_pca = {}, {}
+    for rank in ranks:
+        proxy = semi_nmf(on.principal, rank, on.seed)
+        shares = replicate_shares(on.totals, {PROXY: proxy, "pca": pca(on.principal, proxy.rank)}, (1.0,))
+        taken, by_pca = (_log(share[:, 0]) for share in shares.values())
+        enrichment[rank] = jackknife(taken - torch.tensor(proxy.rank / d).log()).exp()
+        to_pca[rank] = jackknife(taken - by_pca)
+    above = [str(rank) for rank in ranks if enrichment[rank].low > 1]
+    beaten = [str(rank) for rank in ranks if to_pca[rank].low > 0]
+    return Check(
+        "rank",
+        "; ".join(f"{rank}: {enrichment[rank]} times chance, {to_pca[rank].exp()} times pca" for rank in ranks),
+        f"above chance at ranks {', '.join(above) or 'none'}; above pca at ranks {', '.join(beaten) or 'none'}",
+        {f"enrichment at {rank}": value for rank, value in enrichment.items()}
+        | {f"log_ratio to pca at {rank}": value for rank, value in to_pca.items()},
+    )
+
+
+def centred_or_raw(on: Audited) -> Check:
+    """The proxy of rows around their mean, beside that of rows as they are."""
+    raw = SemiNMF(on.rank, center=False, seed=on.seed).fit(on.fit.activations).subspace()
+    shares = replicate_shares(on.totals, {PROXY: on.proxy, "raw": raw}, (1.0,))
+    centred, uncentred = (share[:, 0] for share in shares.values())
+    ratio, share = jackknife(_log(centred) - _log(uncentred)), share_jackknife(uncentred)
+    word = "more" if ratio.low > 0 else "less" if ratio.high < 0 else "as much, as far as can be told,"
+    return Check(
+        "centred or raw",
+        f"the raw proxy takes {share} of the energy, the centred one {ratio.exp()} times as much; they overlap by "
+        f"{on.proxy.overlap(raw):.2f}",
+        f"the centred proxy takes {word} of the gradient",
+        {"share of the raw proxy": share, "log_ratio": ratio},
+    )
+
+
+def random_signs(on: Audited) -> Check:
+    """Signs per token leave every second moment as it is, and so every share."""
+    signs = torch.randint(0, 2, (len(on.test.sequences), 1), generator=on.generator()).mul(2).sub(1)
+    flipped = Rows(on.test.activations, on.test.gradients * signs.to(on.test.gradients), on.test.sequences)
+    before, after = (
+        float(replicate_shares(totals[:1], {PROXY: on.proxy}, (1.0,))[PROXY][0, 0])
+        for totals in (on.totals, flipped.totals())
+    )
+    return Check(
+        "random signs",
+        f"with a random sign for each token's gradient the energy share is {after:.4g}, without {before:.4g}",
+        "shares see second moments, which have no sign: this null cannot differ, and says nothing",
+    )
+
+
+def against(on: Audited, name: str, rows: Rows) -> Check:
+    """The same site elsewhere: what its proxy takes there, and what each proxy takes of the other's gradients."""
+    fit, test = rows.halves()
+    if fit.activations.shape[1] != on.proxy.dim:
+        raise InputError(f"rows of {name} must have width {on.proxy.dim}, but have {fit.activations.shape[1]}")
+    theirs = semi_nmf(fit.activations, on.rank, on.seed)
+    pair = {"its": on.proxy, f"{name}'s": theirs}
+    here, there = (replicate_shares(totals, pair, (1.0,)) for totals in (on.totals, test.totals()))
+    estimates = {
+        f"{whose} proxy on {of} gradients": share_jackknife(shares[whose][:, 0])
+        for of, shares in (("its", here), (f"{name}'s", there))
+        for whose in pair
+    }
+    ours, their_own = estimates["its proxy on its gradients"], estimates[f"{name}'s proxy on {name}'s gradients"]
+    more = "more" if ours.low > their_own.high else "less" if ours.high < their_own.low else "about as much"
+    ratio = jackknife(_log(here["its"][:, 0]) - _log(here[f"{name}'s"][:, 0]))
+    better = "better" if ratio.low > 0 else "worse" if ratio.high < 0 else "no better"
+    return Check(
+        f"against {name}",
+        "; ".join(f"{what} {value}" for what, value in estimates.items())
+        + f" (chance {on.proxy.rank / on.proxy.dim:.3g}); the proxies overlap by {on.proxy.overlap(theirs):.2f}",
+        f"the proxy takes {more} of its gradients than {name}'s does of those there; on its gradients it does {better} "
+        f"than {name}'s",
+        estimates | {"log_ratio of the proxies on its gradients": ratio},
+    )
+
+
+def _log(share: Tensor) -> Tensor:
+    return share.clamp_min(1e-12).log()
+
+
+# A new check is a function above and a line here.
+CHECKS: dict[str, Callable[[Audited], Check]] = {
+    "local tangents": in_tangent_planes,
+    "proxy and tangents": proxy_and_tangents,
+    "charts": own_and_swapped_charts,
+    "controls": against_controls,
+    "stability": stability,
+    "rank": rank_sweep,
+    "centred or raw": centred_or_raw,
+    "random signs": random_signs,
+}

@@ -1,0 +1,53 @@
+"""Tangent planes at single points: the leading directions of the rows nearby."""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tangentlens.errors import InputError
+from tangentlens.geometry.neighbours import without_duplicates
+
+# Points whose neighbourhoods are held at once.
+_PART = 64
+
+
+def local_tangents(
+    rows: Float[Tensor, "n d"], points: Float[Tensor, "a d"], dimension: int, k: int
+) -> Float[Tensor, "a d m"]:
+    """An orthonormal basis of the plane that the `k` rows nearest to each point spread in (local PCA).
+
+    Equal rows say nothing about a plane, and are used once.
+
+    Args:
+        rows: Where neighbours are taken from.
+        points: Where planes are wanted; they need not be rows.
+        dimension: Of the planes.
+        k: Neighbours of each point.
+
+    >>> circle = torch.arange(100.0).mul(2 * torch.pi / 100)
+    >>> rows = torch.stack([circle.cos(), circle.sin()], dim=1)
+    >>> local_tangents(rows, rows[:1], dimension=1, k=5)[0].abs().round(decimals=3).T.tolist()
+    [[0.0, 1.0]]
+    """
+    rows, _ = without_duplicates(rows)
+    if not 1 <= dimension < k <= len(rows):
+        raise InputError(
+            f"tangent planes need 1 <= dimension < k <= distinct rows, but dimension {dimension}, k {k} and "
+            f"{len(rows)} distinct rows came; pass more rows or ask for a smaller dimension"
+        )
+    mean = rows.mean(dim=0)
+    centred, length = rows - mean, (rows - mean).square().sum(dim=1)
+    planes = []
+    for part in points.to(rows).split(_PART):
+        near = (length - 2 * (part - mean) @ centred.T).topk(k, dim=1, largest=False).indices
+        cloud = centred[near] - centred[near].mean(dim=1, keepdim=True)
+        # The k x k products hold the same directions as the d x d ones.
+        values, vectors = torch.linalg.eigh((cloud @ cloud.transpose(1, 2)).double())
+        if bool((values[:, -dimension] <= 1e-12 * values[:, -1]).any()):
+            raise InputError(
+                f"neighbourhoods must spread in {dimension} directions for planes of that dimension, but some do not; "
+                "ask for a smaller dimension"
+            )
+        spread = cloud.transpose(1, 2).double() @ vectors[:, :, -dimension:]
+        planes.append(torch.linalg.qr(spread).Q)
+    return torch.cat(planes)
