@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -43,8 +44,8 @@ N_CHARTS = 12
 N_SWAPS, N_REFITS = 8, 5
 # Planes that overlap more than this are one plane for the purpose of swapping them.
 SAME_PLANE = 0.9
-# The word that sums up an audit is held to more than the 95% of its numbers.
-LEVEL = 0.999
+# The word that sums up an audit is held to more than the 95% of its numbers, and takes more than a tenth of chance.
+LEVEL, MARGIN = 0.999, math.log(1.1)
 
 VERDICTS = {
     "tangent": "tangent: they prefer the tangent plane of their own place",
@@ -176,7 +177,7 @@ def in_tangent_planes(on: Audited) -> Check:
     share = bootstrap_interval(log_odds(means[:, 0]), n).from_log_odds()
     ratios = _log(means[:, 0]) - torch.tensor(chance).log(), _log(means[:, 0]) - _log(means[:, 1])
     to_chance, to_swapped = (bootstrap_interval(ratio, n) for ratio in ratios)
-    says = _judge(*(bootstrap_interval(ratio, n, LEVEL) for ratio in ratios), alike)
+    says = _judge(bootstrap_interval(ratios[0], n, LEVEL), bootstrap_interval(ratios[1], n, LEVEL), alike)
     return Check(
         "local tangents",
         f"{share} of a gradient's energy lies in the tangent plane of its place (dimension {planes.shape[2]}, chance "
@@ -189,9 +190,9 @@ def in_tangent_planes(on: Audited) -> Check:
 
 
 def _judge(to_chance: Interval, to_swapped: Interval, alike: float) -> str:
-    if to_chance.high < 0:
+    if to_chance.high < -MARGIN:
         return "normal"
-    if to_chance.low <= 0:
+    if to_chance.low <= MARGIN:
         return "indifferent"
     return "tangent" if to_swapped.low > 0 or alike > SAME_PLANE else "variance"
 
