@@ -17,6 +17,7 @@ import typer
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -28,6 +29,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from tangentlens.alignment.checks import VERDICTS
 from tangentlens.errors import InputError
 from tangentlens.profile import Estimate, Profile, Watcher, run_profile
 from tangentlens.runs.run import open_run
@@ -157,6 +159,65 @@ def profile(
     report([run.path], out=None, quiet=quiet, as_json=as_json)
 
 
+@app.command(epilog="Example: tangentlens audit runs/demo")
+def audit(
+    target: Annotated[str, typer.Argument(help="A run of `demo`, or a model: a directory, a hub id or id@revision.")],
+    sites: Annotated[
+        str, typer.Option(help="Comma-separated sites, or resid for all; by default the residual stream half-way.")
+    ] = "",
+    text: Annotated[
+        Path | None, typer.Option(help="For a model: a UTF-8 text file in place of the built-in text.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Run directory; RUN-audit or runs/audit-MODEL by default, gone on with if there."),
+    ] = None,
+    rank: Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")] = 16,
+    tokens: Annotated[int, typer.Option(min=256, help="Tokens whose gradients are looked at.")] = 8192,
+    length: Annotated[int, typer.Option(min=2, help="For a model: tokens it sees at once.")] = 128,
+    fit_head: Annotated[
+        int, typer.Option(min=0, help="For a model without a language-model head: train one for so many steps.")
+    ] = 0,
+    seed: Seed = 0,
+    device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run code that a model's repository brings along.")
+    ] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Is the proxy really tangent? A page of checks that could say no, for each site."""
+    from tangentlens.studies.audit import AuditPlan, run_audit
+
+    plan = AuditPlan(
+        target=target,
+        text=None if text is None else str(text),
+        sites=tuple(sites.split(",")) if sites else (),
+        rank=rank,
+        tokens=tokens,
+        length=length,
+        fit_head=fit_head,
+        seed=seed,
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    of_run = (Path(target) / "manifest.json").exists()
+    default = Path(f"{target.rstrip('/')}-audit") if of_run else Path("runs") / f"audit-{Path(target).name}"
+    with _audit_progress(hidden=quiet or as_json) as progress:
+        run = run_audit(plan, out or default, progress)
+    pages = run.manifest["audits"]
+    if as_json:
+        sys.stdout.write(json.dumps({"run": str(run.path), "audits": pages}, indent=2) + "\n")
+    elif not quiet:
+        console = Console(highlight=False)
+        for place, page in pages.items():
+            console.print(f"\n[bold]{escape(place)}: the gradients are {escape(VERDICTS[page['says']])}[/bold]")
+            for check in page["checks"]:
+                console.print(f"\n[bold]{escape(check['name'])}[/bold]: {escape(check['means'])}")
+                console.print(Padding(escape(check["found"]), (0, 0, 0, 4)), style="dim")
+        console.print(f"\nRun: {run.path}", soft_wrap=True)
+
+
 @app.command(epilog="Example: tangentlens report runs/demo --out demo.html")
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; several are drawn together.")],
@@ -224,6 +285,20 @@ def _profile_progress(hidden: bool) -> Iterator[Watcher]:
             bars.update(tasks[model], completed=done)
 
         yield Watcher(estimate, progress)
+
+
+@contextmanager
+def _audit_progress(hidden: bool) -> Iterator[Callable[[str, str, int, int], None]]:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), disable=hidden) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def tell(model: str, doing: str, done: int, total: int) -> None:
+            if model not in tasks:
+                tasks[model] = bars.add_task(escape(model), total=total)
+            bars.update(tasks[model], description=escape(f"{model}: {doing}"), completed=done, total=total)
+
+        yield tell
 
 
 @contextmanager

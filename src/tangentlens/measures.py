@@ -139,7 +139,7 @@ def site_records(about: Record, found: SiteMeasures) -> Iterator[Record]:
     gradient = replace(about, quantity="gradient", n=found.n)
     yield replace(gradient, metric="anisotropy", variant="uncentred", value=found.gradient_anisotropy)
     yield replace(gradient, metric="rms_norm", value=found.gradient_rms)
-    yield from _test_records(about, found.test)
+    yield from share_records(about, found.test)
 
 
 def _dimension_record(about: Record, found: IntrinsicDimension, over: str) -> Record:
@@ -153,10 +153,11 @@ def mean_records(about: Record, found: Sequence[SiteMeasures]) -> Iterator[Recor
         return
     spread = torch.stack([site.anisotropy for site in found]).mean(dim=0)
     yield _estimate(replace(about, quantity="activation", n=found[0].n), "anisotropy", share_jackknife(spread))
-    yield from _test_records(about, average([site.test for site in found]))
+    yield from share_records(about, average([site.test for site in found]))
 
 
-def _test_records(about: Record, test: TangentTest) -> Iterator[Record]:
+def share_records(about: Record, test: TangentTest) -> Iterator[Record]:
+    """What a tangent test found as records like `about`."""
     about = replace(about, quantity="gradient", rank=test.rank)
     for cell in test.shares:
         here = replace(about, n=test.n_tokens[cell.freq_bin], **cell._asdict())

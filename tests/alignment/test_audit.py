@@ -102,8 +102,9 @@ def test_another_step_is_told_apart_from_this_one(generator):
     found = audit(*here, rank=4, others={"another step": there})
     row = found.table.filter(check="against another step")
     value = dict(zip(row["quantity"], row["value"], strict=True))
-    assert value["its proxy on its gradients"] > 0.9 > 0.1 > value["another step's proxy on its gradients"]
-    assert value["its proxy on another step's gradients"] < 0.1
+    assert value["this proxy on these gradients"] > 0.9 > 0.1 > value["that of another step on these gradients"]
+    assert value["this proxy on those of another step"] < 0.1
+    assert value["that of another step on those of another step"] > 0.9
 
 
 def test_what_rows_do_not_allow_is_told_in_its_place():

@@ -9,8 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from tangentlens.alignment.checks import CHECKS, VERDICTS, Audited, Check, Rows, against
+from tangentlens.alignment.checks import CHECKS, VERDICTS, Audited, Check, Rows, against, fitted_elsewhere
 from tangentlens.errors import InputError
+from tangentlens.geometry.subspace import Subspace
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,6 +64,7 @@ def audit(
     rank: int = 16,
     dimension: int | None = None,
     others: Mapping[str, tuple[Any, Any, Any]] | None = None,
+    proxies: Mapping[str, Subspace] | None = None,
     seed: int = 0,
 ) -> Audit:
     """Check in many ways whether gradients, and the proxy, are tangent to the activations.
@@ -77,6 +79,7 @@ def audit(
         rank: Rank of the proxy.
         dimension: Of the tangent planes; the intrinsic dimension of the activations if not given.
         others: The same three of the same site elsewhere, by name: another step, an untrained network, shuffled labels.
+        proxies: Subspaces fitted to this site elsewhere, such as at earlier steps.
         seed: Of everything that is drawn.
 
     >>> import torch
@@ -98,6 +101,8 @@ def audit(
     checks = [_attempted(name, partial(check, on)) for name, check in CHECKS.items()]
     for name, rows in (others or {}).items():
         checks.append(_attempted(f"against {name}", partial(against, on, name, Rows.of(*rows))))
+    if proxies:
+        checks.append(_attempted("fitted elsewhere", partial(fitted_elsewhere, on, proxies)))
     return Audit(tuple(checks), on.proxy.rank, dim, len(fit.sequences) + len(test.sequences))
 
 

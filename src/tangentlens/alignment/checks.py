@@ -349,25 +349,44 @@ def against(on: Audited, name: str, rows: Rows) -> Check:
     if fit.activations.shape[1] != on.proxy.dim:
         raise InputError(f"rows of {name} must have width {on.proxy.dim}, but have {fit.activations.shape[1]}")
     theirs = semi_nmf(fit.activations, on.rank, on.seed)
-    pair = {"its": on.proxy, f"{name}'s": theirs}
+    pair = {"this proxy": on.proxy, f"that of {name}": theirs}
     here, there = (replicate_shares(totals, pair, (1.0,)) for totals in (on.totals, test.totals()))
     estimates = {
-        f"{whose} proxy on {of} gradients": share_jackknife(shares[whose][:, 0])
-        for of, shares in (("its", here), (f"{name}'s", there))
+        f"{whose} on {gradients}": share_jackknife(shares[whose][:, 0])
+        for gradients, shares in (("these gradients", here), (f"those of {name}", there))
         for whose in pair
     }
-    ours, their_own = estimates["its proxy on its gradients"], estimates[f"{name}'s proxy on {name}'s gradients"]
-    more = "more" if ours.low > their_own.high else "less" if ours.high < their_own.low else "about as much"
-    ratio = jackknife(_log(here["its"][:, 0]) - _log(here[f"{name}'s"][:, 0]))
+    (ours, *_, their_own), ratio = estimates.values(), _ratio(*here.values())
+    more = "more" if ours.low > their_own.high else "less" if ours.high < their_own.low else "no more and no less"
     better = "better" if ratio.low > 0 else "worse" if ratio.high < 0 else "no better"
     return Check(
         f"against {name}",
         "; ".join(f"{what} {value}" for what, value in estimates.items())
         + f" (chance {on.proxy.rank / on.proxy.dim:.3g}); the proxies overlap by {on.proxy.overlap(theirs):.2f}",
-        f"the proxy takes {more} of its gradients than {name}'s does of those there; on its gradients it does {better} "
-        f"than {name}'s",
-        estimates | {"log_ratio of the proxies on its gradients": ratio},
+        f"this proxy takes {more} of these gradients than that of {name} does of its own; on these gradients it does "
+        f"{better} than that of {name}",
+        estimates | {"log_ratio of the proxies on these gradients": ratio},
     )
+
+
+def fitted_elsewhere(on: Audited, proxies: Mapping[str, Subspace]) -> Check:
+    """What proxies of other steps take of these gradients."""
+    shares = replicate_shares(on.totals, {**proxies, PROXY: on.proxy}, (1.0,))
+    estimates = {f"share of {name}": share_jackknife(shares[name][:, 0]) for name in proxies}
+    chance = {name: proxy.rank / proxy.dim for name, proxy in proxies.items()}
+    ahead = [name for name in proxies if estimates[f"share of {name}"].low > chance[name]]
+    return Check(
+        "fitted elsewhere",
+        "; ".join(f"{name} takes {estimates[f'share of {name}']}" for name in proxies)
+        + f"; its own {share_jackknife(shares[PROXY][:, 0])} (chance {on.proxy.rank / on.proxy.dim:.3g})",
+        f"above chance already: {', '.join(ahead)}" if ahead else "none of them is above chance on these gradients",
+        estimates,
+    )
+
+
+def _ratio(one: Float[Tensor, "replicates orders"], other: Float[Tensor, "replicates orders"]) -> Interval:
+    """The log-ratio of two energy shares over sequences."""
+    return jackknife(_log(one[:, 0]) - _log(other[:, 0]))
 
 
 def _log(share: Tensor) -> Tensor:

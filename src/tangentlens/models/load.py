@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from tangentlens.models.small import Kind
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model without its head, ready to be looked at, and what turns text into its tokens."""
+    """A model, ready to be looked at, and what turns text into its tokens."""
 
     name: str
     revision: str
@@ -31,6 +31,19 @@ class LoadedModel:
     def encode(self, text: str) -> list[int]:
         """Token ids without specials."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+
+    @property
+    def config(self) -> Any:
+        """The configuration its weights belong to."""
+        return self.model.config
+
+    @property
+    def mask_id(self) -> int:
+        """The token that hides others from a masked model."""
+        found = self.tokenizer.mask_token_id
+        if found is None and self.kind == "encoder":
+            raise InputError(f"{self.name} must have a mask token for a masked loss, but its tokenizer has none")
+        return -1 if found is None else int(found)
 
     @property
     def special_ids(self) -> set[int]:
@@ -49,14 +62,23 @@ class LoadedModel:
 def load_model(
     spec: str, device: str = "cpu", dtype: torch.dtype = torch.float32, trust_remote_code: bool = False
 ) -> LoadedModel:
-    """Load `spec`: a directory, a hub id, or `id@revision`. Weights must be safetensors.
+    """Load `spec` without its head: a directory, a hub id, or `id@revision`. Weights must be safetensors.
 
     Of an encoder-decoder, the encoder is taken.
     """
+    return _attempt(spec, device, lambda source, revision: _load(spec, source, revision, dtype, trust_remote_code))
+
+
+def load_language_model(spec: str, device: str = "cpu", trust_remote_code: bool = False) -> LoadedModel:
+    """Load `spec` with its causal or masked head, in fp32. `not_loaded` names the weights of a head that is missing."""
+    return _attempt(spec, device, lambda source, revision: _load_with_head(spec, source, revision, trust_remote_code))
+
+
+def _attempt(spec: str, device: str, load: Callable[[str, str], LoadedModel]) -> LoadedModel:
     source, revision = _parse(spec)
     with _quiet():
         try:
-            loaded = _load(model_name(spec), source, revision, dtype, trust_remote_code)
+            loaded = load(source, revision)
             loaded.model.to(device).eval()
         except InputError:
             raise
@@ -70,7 +92,29 @@ def load_model(
     return loaded
 
 
-def _load(name: str, source: str, revision: str, dtype: torch.dtype, trust_remote_code: bool) -> LoadedModel:
+def _load_with_head(spec: str, source: str, revision: str, trust_remote_code: bool) -> LoadedModel:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
+
+    options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
+    config = AutoConfig.from_pretrained(source, **options)
+    if getattr(config, "is_encoder_decoder", False):
+        raise InputError(f"{source} must be an encoder or a decoder to be audited, but is both")
+    kind = _kind(config.get_text_config())
+    family = AutoModelForCausalLM if kind == "decoder" else AutoModelForMaskedLM
+    model, told = family.from_pretrained(
+        source, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
+    )
+    body = f"{model.base_model_prefix}."
+    _check_missing(source, [key for key in told["missing_keys"] if key.startswith(body) and "pooler" not in key])
+    tokenizer = AutoTokenizer.from_pretrained(source, **options)
+    _check_tokenizer(source, model, tokenizer)
+    longest = _longest(model.base_model, tokenizer)
+    width = model.config.get_text_config().hidden_size
+    head = sorted(key for key in told["missing_keys"] if not key.startswith(body))
+    return LoadedModel(model_name(spec), revision, kind, model, tokenizer, width, longest, head)
+
+
+def _load(spec: str, source: str, revision: str, dtype: torch.dtype, trust_remote_code: bool) -> LoadedModel:
     from transformers import AutoModel, AutoTokenizer
 
     options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
@@ -79,25 +123,33 @@ def _load(name: str, source: str, revision: str, dtype: torch.dtype, trust_remot
         source, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
     )
     # A pooler is not on the way of any site; a masked or causal checkpoint has none.
-    missing = sorted(key for key in told["missing_keys"] if "pooler" not in key)
+    _check_missing(source, sorted(key for key in told["missing_keys"] if "pooler" not in key))
+    _check_tokenizer(source, model, tokenizer)
+    config = model.config.get_text_config()
+    kind, looked_at = _kind(config), model
+    if getattr(model.config, "is_encoder_decoder", False):
+        kind, looked_at = "encoder", model.get_encoder()
+    longest = _longest(model, tokenizer)
+    return LoadedModel(
+        model_name(spec), revision, kind, looked_at, tokenizer, config.hidden_size, longest, told["missing_keys"]
+    )
+
+
+def _check_missing(source: str, missing: list[str]) -> None:
     if missing:
         raise InputError(
             f"{source} must hold all weights of its model, but {len(missing)} are missing, such as {missing[0]}; they "
             "would be random"
         )
+
+
+def _check_tokenizer(source: str, model: Any, tokenizer: Any) -> None:
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
         raise InputError(
             f"{source} must have a token embedding for every token, but its tokenizer has {len(tokenizer)} tokens and "
             f"the model {known}; the two do not belong together"
         )
-    config = model.config.get_text_config()
-    kind, looked_at = _kind(config), model
-    if getattr(model.config, "is_encoder_decoder", False):
-        kind, looked_at = "encoder", model.get_encoder()
-    return LoadedModel(
-        name, revision, kind, looked_at, tokenizer, config.hidden_size, _longest(model, tokenizer), told["missing_keys"]
-    )
 
 
 def _longest(model: Any, tokenizer: Any) -> int:

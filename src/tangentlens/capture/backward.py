@@ -1,0 +1,24 @@
+"""Activations and gradients of batches that train nothing: one backward pass each, and the weights stay as they are."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from tangentlens.capture.batch import Objective
+from tangentlens.capture.hooks import Capture, Rows
+from tangentlens.capture.sites import Site
+
+
+def gradients(
+    model: nn.Module,
+    batches: Iterable[Mapping[str, Tensor]],
+    sites: Sequence[Site],
+    objective: Objective,
+    exclude: Sequence[int] = (),
+) -> dict[str, Rows]:
+    """The rows of every site over all batches, each a call that returns a loss."""
+    with Capture(model, sites, exclude, objective) as capture:
+        for batch in batches:
+            model(**batch).loss.backward()
+            model.zero_grad(set_to_none=True)
+    return {site.name: capture.rows(site) for site in sites}

@@ -1,0 +1,276 @@
+"""The audit of a run or of a finished model: which rows to look at, beside which nulls, and what is kept of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from tangentlens.alignment.audit import Audit, audit
+from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.tangent_test import tangent_test
+from tangentlens.capture.backward import gradients
+from tangentlens.capture.batch import Objective
+from tangentlens.capture.hooks import Rows
+from tangentlens.capture.sites import Site, find_sites
+from tangentlens.corpora.text import builtin_text, read_text
+from tangentlens.corpora.tokens import MASK, tokenize
+from tangentlens.corpora.windows import Text, windows
+from tangentlens.errors import InputError
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.measures import share_records
+from tangentlens.models.load import LoadedModel, load_language_model
+from tangentlens.models.small import Kind, small_model
+from tangentlens.runs.records import Record
+from tangentlens.runs.run import Run, create_run, open_run
+from tangentlens.studies.study import Study
+from tangentlens.training.loop import Checkpoint, Recipe
+from tangentlens.training.objectives import IGNORED, causal_batch, draw, masked_batch
+
+# Sequences in a forward pass.
+_BATCH = 16
+
+
+@dataclass(frozen=True)
+class AuditPlan:
+    """What to audit, and how; `target` is a run of a study, or a model."""
+
+    target: str
+    text: str | None = None
+    sites: tuple[str, ...] = ()
+    rank: int = 16
+    tokens: int = 8192
+    length: int = 128
+    mask_rate: float = 0.15
+    fit_head: int = 0
+    seed: int = 0
+    device: str = "cpu"
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model to audit, its untrained twin, and the batches that give both their gradients."""
+
+    name: str
+    model: nn.Module
+    untrained: nn.Module
+    objective: Objective
+    batches: Sequence[Mapping[str, Tensor]]
+    exclude: Sequence[int]
+    counts: Int[Tensor, "vocabulary"]
+    step: int = 0
+    earlier: Mapping[str, Mapping[str, Subspace]] | None = None
+
+
+# Told the model, what is being done, and how many of how many sites are done.
+AuditProgress = Callable[[str, str, int, int], None]
+
+
+def run_audit(plan: AuditPlan, out: str | Path, progress: AuditProgress) -> Run:
+    """Audit every model of the plan's target at every site into the run directory `out`; goes on where it stopped."""
+    subjects = _of_study(plan) if (Path(plan.target) / "manifest.json").exists() else _of_model(plan, progress)
+    run = create_run(out, {"command": "audit", **asdict(plan)})
+    for subject in subjects:
+        sites = _sites(subject.model, plan.sites)
+        progress(subject.name, "gradients", 0, len(sites))
+        if all(run.has(_part(subject, site)) for site in sites):
+            continue
+        elsewhere = {name: _rows(subject, name, sites, plan.seed) for name in ("trained", *NULLS)}
+        for done, site in enumerate(sites, start=1):
+            progress(subject.name, site.name, done - 1, len(sites))
+            if not run.has(_part(subject, site)):
+                _audit_site(plan, subject, site, {name: rows[site.name] for name, rows in elsewhere.items()}, run)
+            progress(subject.name, site.name, done, len(sites))
+    return run
+
+
+NULLS = ("untrained", "shuffled labels")
+
+
+def _rows(subject: Subject, which: str, sites: Sequence[Site], seed: int) -> dict[str, Rows]:
+    model = subject.untrained if which == "untrained" else subject.model
+    batches = subject.batches
+    if which == "shuffled labels":
+        make = torch.Generator().manual_seed(seed)
+        batches = [_with_shuffled_labels(batch, make) for batch in batches]
+    # Sites are modules of one model, and the twin has its own under the same names.
+    own = find_sites(model, [site.name for site in sites])
+    return gradients(model, batches, own, subject.objective, subject.exclude)
+
+
+def _with_shuffled_labels(batch: Mapping[str, Tensor], make: torch.Generator) -> dict[str, Tensor]:
+    labels = batch["labels"].clone()
+    given = labels != IGNORED
+    mixed = torch.randperm(int(given.sum()), generator=make).to(labels.device)
+    labels[given] = labels[given][mixed]
+    return {**batch, "labels": labels}
+
+
+def _audit_site(plan: AuditPlan, subject: Subject, site: Site, rows: Mapping[str, Rows], run: Run) -> None:
+    here = rows["trained"]
+    found = audit(
+        here.activations,
+        here.gradients,
+        here.sequences,
+        rank=plan.rank,
+        others={name: (rows[name].activations, rows[name].gradients, rows[name].sequences) for name in NULLS},
+        proxies=(subject.earlier or {}).get(site.name),
+        seed=plan.seed,
+    )
+    test = tangent_test(
+        here.activations,
+        here.gradients,
+        here.sequences,
+        tokens=here.tokens,
+        targets=here.targets,
+        rank=plan.rank,
+        bins=FrequencyBins.of(subject.counts),
+        seed=plan.seed,
+    )
+    about = Record(model=subject.name, step=subject.step, site=site.name, depth=site.depth, seed=plan.seed)
+    page = {"says": found.says, "checks": [_told(check) for check in found.checks]}
+    run.describe("audits", {_part(subject, site): page})
+    run.write(_part(subject, site), [*_audit_records(about, found), *share_records(about, test)])
+
+
+def _told(check: Any) -> dict[str, str]:
+    return {"name": check.name, "found": check.found, "means": check.means}
+
+
+def _audit_records(about: Record, found: Audit) -> Iterator[Record]:
+    about = replace(about, quantity="gradient", metric="audit", rank=found.rank, n=found.n_tokens)
+    yield replace(about, variant=f"says: {found.says}", value=1.0)
+    for row in found.table.iter_rows(named=True):
+        numbers = {key: row[key] for key in ("value", "ci_low", "ci_high", "ci_over")}
+        yield replace(about, variant=f"{row['check']}: {row['quantity']}", **numbers)
+
+
+def _part(subject: Subject, site: Site) -> str:
+    return f"{subject.name} at {site.name}"
+
+
+def _sites(model: nn.Module, wanted: Sequence[str]) -> list[Site]:
+    """Those asked for, or the residual stream half-way through."""
+    if wanted:
+        return find_sites(model, wanted)
+    stream = find_sites(model, "resid")
+    return [stream[len(stream) // 2]]
+
+
+def _of_study(plan: AuditPlan) -> Iterator[Subject]:
+    """The models of a finished study, as its last checkpoints hold them."""
+    run = open_run(plan.target)
+    if "models" not in run.manifest["config"] or "learning_rate" not in run.manifest["config"]:
+        raise InputError(
+            f"{run.path} must be a run that holds its model, as those of `tangentlens demo` do, but does not; name the "
+            "model instead, or call tangentlens.audit on rows you captured"
+        )
+    config = run.manifest["config"]
+    study = Study(**{**config, "models": tuple(config["models"])})
+    text = builtin_text() if study.text is None else read_text(Path(study.text))
+    tokens = tokenize(text, study.vocabulary, study.length)
+    n = min(max(plan.tokens // study.length, 4), len(tokens.sequences))
+    for kind in study.models:
+        model, twin = (
+            small_model(kind, tokens.vocabulary, study.layers, study.width, study.length, MASK, study.seed)
+            for _ in range(2)
+        )
+        checkpoint = Checkpoint(run, f"{kind}-checkpoint")
+        step, _ = checkpoint.position()
+        if not step:
+            raise InputError(f"{run.path} must hold a trained {kind}, but it has not been trained yet; finish the run")
+        checkpoint.restore(model, Recipe(study.steps, study.learning_rate))
+        sequences, make = draw(tokens.sequences, n, plan.seed, study.steps)
+        batches = [_batch(kind, some, MASK, study.mask_rate, make) for some in sequences.split(_BATCH)]
+        earlier = _saved_proxies(run, kind, study.schedule())
+        objective: Objective = "causal" if kind == "decoder" else "masked"
+        yield Subject(kind, model.eval(), twin.eval(), objective, batches, (), tokens.counts, step, earlier)
+
+
+def _batch(kind: Kind, sequences: Tensor, mask: int, rate: float, make: torch.Generator) -> dict[str, Tensor]:
+    return causal_batch(sequences) if kind == "decoder" else masked_batch(sequences, mask, rate, make)
+
+
+def _saved_proxies(run: Run, kind: str, steps: Sequence[int]) -> dict[str, dict[str, Subspace]]:
+    """By site, the proxies that the lens fitted at each step."""
+    found: dict[str, dict[str, Subspace]] = {}
+    for step in steps:
+        kept = run.load_tensors(f"{kind}-step-{step:08d}")
+        for name, basis in kept[0].items() if kept else ():
+            site, variant = name.rsplit("/", 1)
+            if variant == "semi_nmf":
+                found.setdefault(site, {})[f"step {step}"] = Subspace(basis)
+    return found
+
+
+def _of_model(plan: AuditPlan, progress: AuditProgress) -> Iterator[Subject]:
+    loaded = load_language_model(plan.target, plan.device, plan.trust_remote_code)
+    if loaded.not_loaded and not plan.fit_head:
+        raise InputError(
+            f"{plan.target} must hold its head for a language-model loss, but {len(loaded.not_loaded)} weights are "
+            f"missing, such as {next(iter(loaded.not_loaded))}; --fit-head 200 trains these alone before it is audited"
+        )
+    batches = _text_batches(plan, loaded, first=0, n_tokens=plan.tokens)
+    with torch.random.fork_rng():
+        torch.manual_seed(plan.seed)
+        untrained = type(loaded.model)(loaded.config).to(plan.device).eval()
+    if loaded.not_loaded:
+        _fit_head(plan, loaded, progress)
+    objective: Objective = "causal" if loaded.kind == "decoder" else "masked"
+    # The loss of a masked model is where its masks are.
+    exclude = sorted(loaded.special_ids - ({loaded.mask_id} if objective == "masked" else set()))
+    yield Subject(loaded.name, loaded.model, untrained, objective, batches, exclude, _counts(batches))
+
+
+def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"]:
+    """How often each token stands in the text, hidden or not."""
+    text = [batch["input_ids"].where(batch["labels"] == IGNORED, batch["labels"]) for batch in batches]
+    return torch.cat([tokens.flatten().cpu() for tokens in text]).bincount()
+
+
+def _text_batches(plan: AuditPlan, loaded: LoadedModel, first: int, n_tokens: int) -> list[dict[str, Tensor]]:
+    """Batches of windows of the text from number `first` on, with the tokenizer's own specials around each."""
+    before, after = (torch.tensor(ids).long() for ids in loaded.specials)
+    length = min(plan.length, loaded.longest - len(before) - len(after))
+    wanted = max(n_tokens // length, 4)
+    source = windows(Text(Path(plan.text) if plan.text else None), loaded.encode, length, plan.seed)
+    found = list(islice(source, first, first + wanted))
+    if len(found) < 4:
+        raise InputError(
+            f"the text must give at least 4 windows of {length} tokens, but gives {len(found)}; use a longer text"
+        )
+    make = torch.Generator().manual_seed(plan.seed + first)
+    batches = []
+    for some in torch.stack(found).split(_BATCH):
+        batch = _batch(loaded.kind, some, loaded.mask_id, plan.mask_rate, make)
+        tokens = torch.cat([before.expand(len(some), -1), batch["input_ids"], after.expand(len(some), -1)], dim=1)
+        labels = nn.functional.pad(batch["labels"], (len(before), len(after)), value=IGNORED)
+        batches.append({"input_ids": tokens.to(plan.device), "labels": labels.to(plan.device)})
+    return batches
+
+
+def _fit_head(plan: AuditPlan, loaded: LoadedModel, progress: AuditProgress) -> None:
+    """Train the weights that were missing, on text after that of the audit, and nothing else."""
+    missing = [weight for name, weight in loaded.model.named_parameters() if name in loaded.not_loaded]
+    for weight in loaded.model.parameters():
+        weight.requires_grad_(False)
+    for weight in missing:
+        weight.requires_grad_(True)
+    used = max(plan.tokens // plan.length, 4)
+    batches = _text_batches(plan, loaded, first=used, n_tokens=plan.fit_head * _BATCH * plan.length)
+    optimizer = torch.optim.AdamW(missing, lr=1e-3)
+    for number in range(plan.fit_head):
+        loss = loaded.model(**batches[number % len(batches)]).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        progress(loaded.name, f"head, loss {loss.item():.2f}", number + 1, plan.fit_head)
+    for weight in loaded.model.parameters():
+        weight.requires_grad_(True)
