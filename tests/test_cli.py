@@ -37,7 +37,7 @@ def run(tmp_path_factory):
     return run_study(TINY, tmp_path_factory.mktemp("cli") / "run", lambda *_: None)
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["profile"], ["report"], ["doctor"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["profile"], ["audit"], ["report"], ["doctor"]])
 def test_help_has_an_example(command):
     done = tangentlens(*command, "--help")
     assert done.returncode == 0
@@ -175,3 +175,17 @@ def test_a_seed_may_be_large_and_a_report_needs_a_file(run, tmp_path):
     fails(2, "demo", "--seed", 2**70, says="--seed")
     done = tangentlens("--version")
     assert done.stdout.startswith("tangentlens 0.")
+
+
+def test_an_audit_is_a_page_for_people_and_an_object_for_programs(tmp_path, run):
+    done = tangentlens("audit", run.path, "--rank", 4, "--tokens", 640, "--out", tmp_path / "audit")
+    assert done.returncode == 0, done.stderr
+    assert "decoder at resid.1: the gradients are" in done.stdout
+    for name in ("local tangents", "charts", "controls", "against untrained", "against shuffled labels"):
+        assert f"\n{name}: " in done.stdout
+    again = tangentlens("audit", run.path, "--rank", 4, "--tokens", 640, "--out", tmp_path / "audit", "--json")
+    found = json.loads(again.stdout)
+    assert set(found["audits"]) == {"decoder at resid.1", "encoder at resid.1"}
+    assert tangentlens("report", tmp_path / "audit", "--quiet").returncode == 0
+    fails(1, "audit", tmp_path / "none", says="there is no directory")
+    fails(1, "audit", run.path, "--rank", 99, "--out", tmp_path / "x", says="half the width")

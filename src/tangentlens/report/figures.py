@@ -78,7 +78,8 @@ def share_over_depth(records: pl.DataFrame) -> Figure | None:
     proxy = energy.filter(pl.col("variant") == PROXY).join(chance, on=["run", "model", "site"])
     above = proxy.filter(pl.col("ci_low") > pl.col("chance")).height
     title = f"At the last step the proxy's energy share is above r/d at {above} of {proxy.height} sites"
-    return Figure(title, f"Bars: {OVER_SEQUENCES}.", _styled(plot, 560))
+    draws = "for random and normal, between what 95% of their draws lie"
+    return Figure(title, f"Bars: {OVER_SEQUENCES}; {draws}.", _styled(plot, 560))
 
 
 def share_by_frequency(records: pl.DataFrame) -> Figure | None:

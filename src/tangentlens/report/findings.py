@@ -8,7 +8,8 @@ from typing import Any
 
 import polars as pl
 
-from tangentlens.alignment.corrections import benjamini_hochberg
+from tangentlens.alignment.checks import VERDICTS
+from tangentlens.alignment.corrections import benjamini_hochberg, holm
 from tangentlens.alignment.intervals import Interval
 from tangentlens.alignment.tangent_result import PROXY, WHAT
 from tangentlens.alignment.tangent_test import CONTROLS
@@ -85,6 +86,7 @@ def _sentences(rows: pl.DataFrame) -> Iterator[str]:
             yield from _change(rows, "intrinsic_dimension", variant, middle, about)
     yield from _shapes(rows)
     yield from _clusters(rows)
+    yield from _audits(rows)
     yield from _unmeasured(rows)
 
 
@@ -245,6 +247,20 @@ def _clusters(rows: pl.DataFrame) -> Iterator[str]:
         )
 
 
+def _audits(rows: pl.DataFrame) -> Iterator[str]:
+    """The verdict at each site, and how many sites prefer their own chart."""
+    audits = rows.filter(pl.col("metric") == "audit").sort("depth", maintain_order=True)
+    for row in audits.filter(pl.col("variant").str.starts_with("says: ")).iter_rows(named=True):
+        yield f"Audit at {row['site']}: the gradients are {VERDICTS[row['variant'].removeprefix('says: ')]}."
+    charts = audits.filter(pl.col("variant") == "charts: log_ratio")
+    if charts.height:
+        own, other = (charts.filter(expr).height for expr in (pl.col("ci_low") > 0, pl.col("ci_high") < 0))
+        yield (
+            f"Gradients prefer the plane of their own chart to those of others at {own} of {charts.height} sites, "
+            f"and the others' at {other} (energy; intervals over sequences)."
+        )
+
+
 def _mean(values: pl.Series) -> str:
     return f"{sum(values) / len(values):#.3g}"
 
@@ -306,6 +322,26 @@ def share_table(records: pl.DataFrame) -> pl.DataFrame:
             pl.col("ratio").fill_null("").alias("proxy / it"),
         )
     )
+
+
+def controls_table(records: pl.DataFrame) -> pl.DataFrame:
+    """Site by site, the proxy's energy share beside that of every control, where a run has no mean over sites."""
+    key = ["run", "model", "site"]
+    rows = records.filter(pl.col("freq_bin") == "all", pl.col("order") == 1)
+    shares = rows.filter(pl.col("metric") == "share").filter(~(pl.col("site") == MEAN_SITE).any().over("run", "model"))
+    told = shares.with_columns(
+        told=_told(
+            pl.struct("variant", "value", "ci_low", "ci_high"),
+            lambda row: _interval(row) if row["variant"] == PROXY else f"{row['value']:.3g}",
+        )
+    )
+    wide = told.sort("run", "model", "depth", maintain_order=True).pivot(
+        "variant", index=key, values="told", maintain_order=True
+    )
+    tests = rows.filter(pl.col("metric") == "p_value", pl.col("variant") == "random")
+    corrected = tests.select(*key, pl.col("value").map_batches(holm, return_dtype=pl.Float64).over("run", "model"))
+    p_values = corrected.select(*key, _told(pl.struct("value"), lambda row: f"{row['value']:.2g}").alias("p (Holm)"))
+    return wide.join(p_values, on=key, how="left", maintain_order="left")
 
 
 def profile_table(records: pl.DataFrame) -> pl.DataFrame:

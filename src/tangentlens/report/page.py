@@ -14,7 +14,7 @@ import polars as pl
 
 from tangentlens.errors import InputError
 from tangentlens.report.figures import draw_all
-from tangentlens.report.findings import Finding, findings, profile_table, read_runs, share_table
+from tangentlens.report.findings import Finding, controls_table, findings, profile_table, read_runs, share_table
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.runs.run import Run
 
@@ -46,6 +46,7 @@ def write_report(runs: Sequence[Run], out: Path) -> Report:
     make_directory(out.parent)
     tables = [
         Table("Share of the gradient, mean over sites; 95% intervals over sequences", share_table(records)),
+        Table("Energy share by site, beside every control; p-values corrected over sites", controls_table(records)),
         *(
             Table(f"{model}, site by site: mean ± standard deviation over batches", frame.drop("model"))
             for (model,), frame in profile_table(records).group_by(["model"], maintain_order=True)
