@@ -21,9 +21,9 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/mypy
 
 bench: $(READY)  ## measured ratios, printed
-	for file in lens semi_nmf geometry; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+	for file in lens semi_nmf tangent_test geometry; do $(BIN)/python benchmarks/$$file.py || exit 1; done
 
-peers: .peers/.ready .peers-dadapy/.ready  ## environments for other tools, which benchmarks/geometry.py compares with
+peers: .peers/.ready .peers-dadapy/.ready  ## environments for other tools, which benchmarks/geometry.py and benchmarks/semi_nmf.py compare with
 
 clean:
 	rm -rf $(VENV) .peers .peers-dadapy
@@ -44,8 +44,8 @@ $(MODELS): $(READY)
 .peers/.ready:
 	$(PYTHON) -m venv .peers
 	.peers/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 numpy==2.4.6 matplotlib \
-		scikit-dimension==0.5.0 IsoScore==2.0.1 faiss-cpu==1.15.1
-	.peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-microscope==0.0.7
+		scikit-dimension==0.5.0 IsoScore==2.0.1 faiss-cpu==1.15.1 tqdm einops
+	.peers/bin/python -m pip install --quiet --disable-pip-version-check --no-deps llm-microscope==0.0.7 overcomplete==0.3.0
 	@touch $@
 
 # DADApy needs numpy 1.

@@ -6,6 +6,7 @@
 import importlib.util
 import sys
 import time
+import types
 
 import numpy as np
 
@@ -58,6 +59,32 @@ def dadapy(x: np.ndarray) -> float:
     data = Data(x)
     data.compute_distances(maxk=2)
     return float(data.compute_id_2NN()[0])
+
+
+def overcomplete_16(x: np.ndarray) -> float:
+    return _overcomplete(x, 16)
+
+
+def overcomplete_64(x: np.ndarray) -> float:
+    return _overcomplete(x, 64)
+
+
+def _overcomplete(x: np.ndarray, k: int) -> float:
+    """The relative error of its fit."""
+    import torch
+
+    # The package imports torchvision; its factorisations alone do not.
+    if "overcomplete" not in sys.modules:
+        folder = importlib.util.find_spec("overcomplete").submodule_search_locations[0]
+        for name, path in (("overcomplete", folder), ("overcomplete.optimization", f"{folder}/optimization")):
+            sys.modules[name] = types.ModuleType(name)
+            sys.modules[name].__path__ = [path]
+    from overcomplete.optimization.semi_nmf import SemiNMF
+
+    torch.manual_seed(0)
+    rows = torch.from_numpy(x)
+    codes, dictionary = SemiNMF(k).fit(rows)
+    return float((rows - codes @ dictionary).square().sum() / rows.square().sum())
 
 
 def main() -> None:

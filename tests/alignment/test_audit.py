@@ -2,7 +2,8 @@ import pytest
 import torch
 
 from tangentlens import InputError, audit, manifolds
-from tangentlens.alignment.checks import CHECKS
+from tangentlens.alignment.audited import Audited, Rows
+from tangentlens.alignment.checks import CHECKS, in_tangent_planes, own_and_swapped_charts
 from tangentlens.geometry.tangents import local_tangents
 
 
@@ -133,3 +134,65 @@ def test_bad_input_says_what_to_do():
         audit(rows, torch.zeros_like(rows), sequences, rank=2)
     with pytest.raises(InputError, match="at least 4 sequences"):
         audit(rows, rows, sequences // 10, rank=2)
+
+
+def audited(rows, gradients, length, rank=4, dimension=3):
+    fit, test = Rows.of(rows, gradients, torch.arange(len(rows)) // length).halves()
+    return Audited(fit, test, rank, dimension, seed=0)
+
+
+def unrelated(n, d, power, seed):
+    """Gradients that know nothing of the activations, but have directions they like."""
+    make = torch.Generator().manual_seed(seed)
+    axes = torch.linalg.qr(torch.randn(d, d, generator=make, dtype=torch.float64)).Q
+    spread = torch.arange(1, d + 1, dtype=torch.float64) ** -power
+    return torch.randn(n, d, generator=make, dtype=torch.float64) * spread @ axes.T
+
+
+@pytest.mark.parametrize(("shape", "power"), [("cube", 1.0), ("sphere", 2.0)])
+def test_unrelated_gradients_with_directions_of_their_own_are_called_neither_tangent_nor_normal(shape, power):
+    said = []
+    for seed in range(12):
+        rows = getattr(manifolds, shape)(900, dimension=3, dim=24, seed=seed).rows
+        said.append(in_tangent_planes(audited(rows, unrelated(900, 24, power, seed + 100), length=10)).says)
+    assert set(said) <= {"indifferent", "unknown"}, said
+
+
+def test_charts_of_uneven_size_prefer_nothing_if_gradients_are_unrelated():
+    """Were big charts to count more, their planes would be one's own more often than another's: a taste from nothing."""
+    claimed = 0
+    for seed in range(12):
+        make = torch.Generator().manual_seed(seed)
+        cluster = torch.multinomial(torch.arange(1.0, 9.0), 3000, replacement=True, generator=make)
+        centers = 6 * torch.randn(8, 32, generator=make, dtype=torch.float64)
+        rows = centers[cluster] + torch.randn(3000, 32, generator=make, dtype=torch.float64)
+        check = own_and_swapped_charts(audited(rows, unrelated(3000, 32, 1.0, seed + 100), length=30, rank=8))
+        claimed += "no plane" not in check.means
+    assert claimed <= 3
+
+
+def test_what_cannot_be_told_is_not_called_indifferent():
+    rows, _ = sphere()
+    few = in_tangent_planes(audited(rows[:60], noise(rows)[:60], length=15))
+    assert few.says == "unknown", few.found
+
+
+def test_dimension_of_the_whole_space_leaves_no_normals():
+    rows = noise(torch.zeros(600, 4))
+    found = audit(rows, noise(rows, 2), torch.arange(600) // 10, rank=2)
+    check = next(check for check in found.checks if check.name == "proxy and tangents")
+    assert "nan" not in repr(found)
+    assert (
+        check.found.startswith("not done") or found.table.filter(check="proxy and tangents")["value"].is_finite().all()
+    )
+
+
+@pytest.mark.parametrize("scale", [2.0**-70, 2.0**50])
+def test_scale_changes_nothing(scale):
+    rows, _ = sphere()
+    sequences = torch.arange(3000) // 30
+    plain = audit(rows.float(), noise(rows).float(), sequences, rank=4)
+    scaled = audit((rows * scale).float(), (noise(rows) * scale).float(), sequences, rank=4)
+    assert plain.says == scaled.says
+    for a, b in zip(plain.table["value"], scaled.table["value"], strict=True):
+        assert a == pytest.approx(b, rel=1e-3, abs=1e-3)

@@ -23,3 +23,11 @@ def test_a_start_nearby_gives_the_same(generator):
     start = torch.linalg.eigh(near).eigenvectors[:, -8:].flip(1)
     exact = torch.linalg.eigh(matrix).eigenvectors[:, -1:]
     assert float((leading_vectors(matrix, 1, start).T @ exact).abs()) == pytest.approx(1, abs=1e-9)
+
+
+def test_a_start_that_the_matrix_annihilates_does_not_mislead(generator):
+    x = torch.zeros(400, 128, dtype=torch.float64)
+    x[:, 20:] = torch.randn(400, 108, generator=generator, dtype=torch.float64) * torch.arange(1, 109) ** -0.5
+    start = torch.eye(128, dtype=torch.float64)[:, :8]
+    exact = torch.linalg.eigh(x.T @ x).eigenvectors[:, -1:]
+    assert float((leading_vectors(x.T @ x, 1, start).T @ exact).abs()) == pytest.approx(1, abs=1e-9)

@@ -43,7 +43,7 @@ def test_turns_with_the_rows(name, generator):
     x = data()
     rotation = torch.linalg.qr(torch.randn(30, 30, generator=generator, dtype=torch.float64)).Q
     turned = ALL[name](x @ rotation, 5, 0)
-    assert turned.overlap(Subspace(rotation.T @ ALL[name](x, 5, 0).basis)) > 0.95
+    assert turned.overlap(Subspace(rotation.T @ ALL[name](x, 5, 0).basis)) > 0.9
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -187,3 +187,26 @@ def test_equal_rows_are_equal_also_where_their_mean_is_rounded():
         SemiNMF(2).fit(torch.full((7, 3), 0.1))
     with pytest.raises(InputError, match="max_iter must be at least 1"):
         SemiNMF(2, max_iter=0).fit(data())
+
+
+def test_a_warm_start_does_not_begin_above_the_fit_it_starts_from():
+    x = data(2000, 50)
+    fit = SemiNMF(12).fit(x)
+    assert SemiNMF(12, max_iter=1).fit(x, init=fit).error_ <= 1.01 * fit.error_
+
+
+@pytest.mark.parametrize("scale", [1e-25, 1.0, 1e20])
+def test_subspace_and_transform_do_not_depend_on_the_scale(scale):
+    x = data().float()
+    plain, scaled = SemiNMF(4).fit(x), SemiNMF(4).fit(x * scale)
+    assert scaled.subspace().overlap(plain.subspace()) > 0.99
+    assert (scaled.dominant(x * scale) == plain.dominant(x)).float().mean() > 0.98
+
+
+def test_transform_says_what_to_do():
+    with pytest.raises(InputError, match="call fit"):
+        SemiNMF(3).transform(data())
+    with pytest.raises(InputError, match="call fit"):
+        SemiNMF(3).fit(data(), init=SemiNMF(3))
+    with pytest.raises(InputError, match="must have 20 features, as those that were fitted, but have 8"):
+        SemiNMF(3).fit(data()).transform(data(9, 8))

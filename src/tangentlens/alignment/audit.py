@@ -9,7 +9,8 @@ from typing import Any
 
 import polars as pl
 
-from tangentlens.alignment.checks import CHECKS, VERDICTS, Audited, Check, Rows, against, fitted_elsewhere
+from tangentlens.alignment.audited import Audited, Check, Rows
+from tangentlens.alignment.checks import CHECKS, VERDICTS, against, fitted_elsewhere
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
 
@@ -18,7 +19,8 @@ from tangentlens.geometry.subspace import Subspace
 class Audit:
     """The checks, and what they say of the gradients; `table` has every number with its interval, `repr` is the page.
 
-    `says` is 'tangent', 'normal', 'indifferent', 'variance' if tangent planes of other places do as well, or 'unknown'.
+    `says` is 'tangent', 'normal', 'indifferent', 'variance' if tangent planes of other places do as well, or 'unknown'
+    if that cannot be told.
     """
 
     checks: tuple[Check, ...]

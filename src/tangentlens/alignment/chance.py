@@ -70,6 +70,8 @@ def chance(gradients: Any, rank: int, order: float = 1, within: Subspace | None 
     """
     check_order(order)
     moment = Moments.of(gradients).second_moment()
+    if within is not None and within.dim != len(moment):
+        raise InputError(f"`within` lies in R^{within.dim}, but the gradients in R^{len(moment)}; use the same site")
     values, vectors = torch.linalg.eigh(moment)
     if float(values[-1]) <= 0:
         raise InputError("the gradients must not all be zero, but they are; check that this site is in the loss")
@@ -101,6 +103,7 @@ def _of_random(rank: int, room: int, trace: float, square: float) -> Chance:
     """Moments of tr QQ'M of a Haar-random Q of `rank` in `room` dimensions, from tr M and tr M^2; docs, 'Chance'."""
     if not 1 <= rank <= room:
         raise InputError(f"rank must be between 1 and {room}, the dimension of the room for it, but is {rank}")
-    spread = square - trace**2 / room
+    # What rounding leaves of nothing has no spread.
+    spread = square - trace**2 / room if trace > 1e-12 else 0.0
     factor = 2 * rank * (room - rank) / (room * (room - 1) * (room + 2)) if room > 1 else 0.0
     return Chance(mean=rank * trace / room, std=math.sqrt(max(factor * spread, 0.0)), total=trace)

@@ -36,12 +36,13 @@ class ChartTest:
     n_charts: int
 
     def share(self, variant: str = "own", order: float = 1.0) -> Interval:
-        """The share of `own` or `swapped` planes: the mean over charts, weighted by the energy of their gradients."""
+        """The share of `own` or `swapped` planes, as the mean over charts."""
         return share_jackknife({"own": self.own, "swapped": self.swapped}[variant][order])
 
     def log_ratio(self, order: float = 1.0) -> Interval:
         """ln(own / swapped) with its 95% interval over test sequences."""
-        return jackknife((self.own[order] / self.swapped[order]).log())
+        own, swapped = (shares[order].clamp_min(1e-12).log() for shares in (self.own, self.swapped))
+        return jackknife(own - swapped)
 
     def __repr__(self) -> str:
         return (
@@ -59,6 +60,9 @@ def chart_test(
 ) -> ChartTest:
     """Hold the gradients of each chart's tokens against all planes.
 
+    Charts count alike, whatever their energy: so every plane is as often one's own as it is another's, and gradients
+    that know nothing of charts have the same share in both.
+
     Args:
         charts: Fitted on other sequences than those that come here.
         activations: Rows, to tell each token's chart.
@@ -69,30 +73,31 @@ def chart_test(
     chart = charts.assign(activations)
     groups = sequence_groups(sequences, n_groups)
     n_groups = int(groups.max()) + 1
-    planes = {str(number): plane for number, plane in charts.planes.items()}
-    found: list[tuple[Tensor, Tensor, Tensor]] = []
-    for name in planes:
-        mine = chart == int(name)
-        parts = group_products(gradients[mine], groups[mine], n_groups)
-        if int((parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0).sum()) < 2:
-            continue
-        totals = leave_one_out(parts)
-        shares = replicate_shares(totals, planes, ORDERS)
+    parts = {}
+    for number in charts.planes:
+        mine = chart == number
+        products = group_products(gradients[mine], groups[mine], n_groups)
+        # Each chart must have gradients left whichever group is left out.
+        if int((products.diagonal(dim1=1, dim2=2).sum(dim=1) > 0).sum()) >= 2:
+            parts[str(number)] = products
+    planes = {name: charts.planes[int(name)] for name in parts}
+    found: list[tuple[Tensor, Tensor]] = []
+    for name in planes if len(planes) > 1 else ():
+        shares = replicate_shares(leave_one_out(parts[name]), planes, ORDERS)
         others = torch.stack([share for other, share in shares.items() if other != name]).mean(dim=0)
-        found.append((totals.diagonal(dim1=1, dim2=2).sum(dim=1, keepdim=True), shares[name], others))
-    if len(found) < 2:
+        found.append((shares[name], others))
+    if not found:
         raise InputError(
-            f"the gradients of at least 2 charts must not be zero, but {len(found)} of {len(planes)} have any; pass "
-            "more tokens"
+            f"the gradients of at least 2 charts must not be zero, but {len(planes)} of {len(charts.planes)} have any; "
+            "pass more tokens"
         )
-    energy, own, swapped = (torch.stack(column) for column in zip(*found, strict=True))
-    weight = energy / energy.sum(dim=0)
+    own, swapped = (torch.stack(column) for column in zip(*found, strict=True))
     plane = next(iter(planes.values()))
     return ChartTest(
         rank=plane.rank,
         dim=plane.dim,
-        own=dict(zip(ORDERS, (weight * own).sum(dim=0).unbind(dim=1), strict=True)),
-        swapped=dict(zip(ORDERS, (weight * swapped).sum(dim=0).unbind(dim=1), strict=True)),
+        own=dict(zip(ORDERS, own.mean(dim=0).unbind(dim=1), strict=True)),
+        swapped=dict(zip(ORDERS, swapped.mean(dim=0).unbind(dim=1), strict=True)),
         wins=int((own[:, 0, 0] > swapped[:, 0, 0]).sum()),
         n_charts=len(found),
     )

@@ -4,41 +4,31 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
+from tangentlens.alignment.audited import Audited, Check, Rows
+from tangentlens.alignment.chance import Chance
 from tangentlens.alignment.chart_test import chart_test
 from tangentlens.alignment.intervals import (
     Interval,
     bootstrap_interval,
-    cluster_bootstrap,
-    group_products,
     jackknife,
-    leave_one_out,
     log_odds,
-    sequence_groups,
     share_jackknife,
 )
 from tangentlens.alignment.share import replicate_shares
-from tangentlens.alignment.tangent_result import PROXY, compare
-from tangentlens.alignment.tangent_test import first_half, tangent_test
+from tangentlens.alignment.tangent_result import PROXY, Cell, compare
+from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.errors import InputError
-from tangentlens.geometry.dimension import intrinsic_dimension
-from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.geometry.tangents import local_tangents
 from tangentlens.proxies.charts import charts
 from tangentlens.proxies.pca import pca
-from tangentlens.proxies.principal import Principal
 from tangentlens.proxies.semi_nmf import SemiNMF, semi_nmf
 
-N_ANCHORS = 1024
 N_CHARTS = 12
 # Planes of other places that an anchor's gradient is held against, and refits of the proxy.
 N_SWAPS, N_REFITS = 8, 5
@@ -46,125 +36,21 @@ N_SWAPS, N_REFITS = 8, 5
 SAME_PLANE = 0.9
 # The word that sums up an audit is held to more than the 95% of its numbers, and takes more than a tenth of chance.
 LEVEL, MARGIN = 0.999, math.log(1.1)
+# To call two shares alike, their ratio must be known to lie within this.
+ALIKE = math.log(1.25)
 
 VERDICTS = {
     "tangent": "tangent: they prefer the tangent plane of their own place",
     "normal": "normal: they avoid the tangent plane of their place",
     "indifferent": "indifferent to the tangent plane of their place",
     "variance": "along directions of high variance, but no more along the tangent plane of their place than of others",
-    "unknown": "not judged: no tangent planes could be estimated",
+    "unknown": "not judged: too few tokens, or gradients in too few directions, to tell",
 }
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Activations, their gradients, and the sequences they came from."""
-
-    activations: Float[Tensor, "n d"]
-    gradients: Float[Tensor, "n d"]
-    sequences: Int[Tensor, "n"]
-
-    @classmethod
-    def of(cls, activations: Any, gradients: Any, sequences: Any) -> Rows:
-        """Checked: a gradient and a sequence for every row."""
-        rows, grads = as_rows(activations), as_rows(gradients)
-        ids = torch.as_tensor(sequences, device=rows.device)
-        if rows.shape != grads.shape or ids.shape != rows.shape[:1]:
-            raise InputError(
-                f"activations, gradients and sequences must have a row for each token, but are {tuple(rows.shape)}, "
-                f"{tuple(grads.shape)} and {tuple(ids.shape)}"
-            )
-        return cls(rows, grads, ids)
-
-    def halves(self) -> tuple[Rows, Rows]:
-        """The first half of the sequences, to fit; the second, to test."""
-        fit = first_half(self.sequences)
-        first, second = (
-            Rows(self.activations[chosen], self.gradients[chosen], self.sequences[chosen]) for chosen in (fit, ~fit)
-        )
-        return first, second
-
-    def totals(self, n_groups: int = 16) -> Float[Tensor, "g_plus_1 d d"]:
-        """Second moments of the gradients, of all and without each group of sequences that has any."""
-        groups = sequence_groups(self.sequences, n_groups)
-        parts = group_products(self.gradients, groups, int(groups.max()) + 1)
-        parts = parts[parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0]
-        if len(parts) < 2:
-            raise InputError(
-                "the gradients of at least 2 groups of test sequences must not be zero, but fewer are; check that this "
-                "site is in the loss, or pass more sequences"
-            )
-        return leave_one_out(parts)
-
-
-@dataclass(frozen=True)
-class Check:
-    """One check: what was found, what it means for the claim, its numbers, and its word in the verdict, if any."""
-
-    name: str
-    found: str
-    means: str
-    estimates: Mapping[str, Interval] = field(default_factory=dict)
-    says: str | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class Audited:
-    """What the checks look at; everything is fitted to `fit` and tested on the gradients of `test`."""
-
-    fit: Rows
-    test: Rows
-    rank: int
-    dimension: int | None
-    seed: int
-
-    @cached_property
-    def principal(self) -> Principal:
-        """The activations that fit, with their eigendecomposition."""
-        return Principal.of(self.fit.activations)
-
-    @cached_property
-    def proxy(self) -> Subspace:
-        """The tangent proxy."""
-        return semi_nmf(self.principal, self.rank, self.seed)
-
-    @cached_property
-    def totals(self) -> Float[Tensor, "g_plus_1 d d"]:
-        """Second moments of the gradients that test."""
-        return self.test.totals()
-
-    @cached_property
-    def anchors(self) -> Int[Tensor, "a"]:
-        """Some of the test tokens that have a gradient, in the order of their sequences."""
-        usable = self.test.gradients.abs().amax(dim=1).gt(0).nonzero()[:, 0]
-        drawn = torch.randperm(len(usable), generator=self.generator())[:N_ANCHORS].sort().values
-        return usable[drawn.to(usable.device)]
-
-    @cached_property
-    def planes(self) -> Float[Tensor, "a d m"]:
-        """The tangent planes at the anchors, from the tokens that fit."""
-        m = self.dimension or max(round(intrinsic_dimension(self.fit.activations).value), 1)
-        return local_tangents(self.fit.activations, self.test.activations[self.anchors], m, k=max(4 * m, 16))
-
-    def generator(self, number: int = 0) -> torch.Generator:
-        """A source of numbers that the seed decides."""
-        return torch.Generator().manual_seed(self.seed + number)
-
-    def anchor_means(self, values: Float[Tensor, "a q"]) -> tuple[Float[Tensor, "draws_plus_1 q"], int]:
-        """Means over anchors, of all sequences and of sequences drawn with replacement; and how many there are."""
-        _, index = self.test.sequences[self.anchors].unique(return_inverse=True)
-        n = int(index.max()) + 1
-        if n < 2:
-            raise InputError(f"anchors must come from at least 2 sequences, but come from {n}; pass more sequences")
-        counted = torch.cat([values, torch.ones_like(values[:, :1])], dim=1)
-        sums = values.new_zeros(n, counted.shape[1]).index_add_(0, index, counted)
-        drawn = cluster_bootstrap(sums, seed=self.seed)
-        return drawn[:, :-1] / drawn[:, -1:], n
 
 
 def in_tangent_planes(on: Audited) -> Check:
     """Gradients of single tokens in the tangent plane of their own place, beside planes of other places."""
-    planes, gradients = on.planes, normalize(on.test.gradients[on.anchors].double(), dim=1)
+    planes, gradients = on.planes, normalize(on.test.gradients[on.anchors].double(), dim=1, eps=1e-300)
     own = torch.einsum("ad,adm->am", gradients, planes).square().sum(dim=1)
     others, overlaps = [], []
     for turn in range(1, N_SWAPS + 1):
@@ -173,33 +59,50 @@ def in_tangent_planes(on: Audited) -> Check:
         overlaps.append((planes.transpose(1, 2) @ other).square().sum(dim=(1, 2)) / planes.shape[2])
     swapped, alike = torch.stack(others).mean(dim=0), float(torch.stack(overlaps).mean())
     means, n = on.anchor_means(torch.stack([own, swapped], dim=1))
-    chance = planes.shape[2] / planes.shape[1]
+    random = _random_planes(planes, gradients)
     share = bootstrap_interval(log_odds(means[:, 0]), n).from_log_odds()
-    ratios = _log(means[:, 0]) - torch.tensor(chance).log(), _log(means[:, 0]) - _log(means[:, 1])
+    ratios = _log(means[:, 0]) - math.log(random.mean), _log(means[:, 0]) - _log(means[:, 1])
     to_chance, to_swapped = (bootstrap_interval(ratio, n) for ratio in ratios)
-    says = _judge(bootstrap_interval(ratios[0], n, LEVEL), bootstrap_interval(ratios[1], n, LEVEL), alike)
+    p_value = random.p_value(share.value)
+    sure, sure_of_place = (bootstrap_interval(ratio, n, LEVEL) for ratio in ratios)
+    says = _judge(sure, sure_of_place, to_chance, p_value, alike)
     return Check(
         "local tangents",
         f"{share} of a gradient's energy lies in the tangent plane of its place (dimension {planes.shape[2]}, chance "
-        f"{chance:.3g}): {to_chance.exp()} times chance, {to_swapped.exp()} times the planes of other places, which "
-        f"overlap with it by {alike:.2f} ({len(planes)} anchors)",
+        f"{random.mean:.3g}): {to_chance.exp()} times chance (p = {p_value:.2g} for planes turned at random), "
+        f"{to_swapped.exp()} times the planes of other places, which overlap with it by {alike:.2f} ({len(planes)} "
+        "anchors)",
         f"the gradients are {VERDICTS[says]}",
         {"share": share, "log_ratio to chance": to_chance, "log_ratio to other places": to_swapped},
         says,
     )
 
 
-def _judge(to_chance: Interval, to_swapped: Interval, alike: float) -> str:
-    if to_chance.high < -MARGIN:
+def _random_planes(planes: Float[Tensor, "a d m"], gradients: Float[Tensor, "a d"]) -> Chance:
+    """The mean share if all planes were turned together by one random rotation: docs/concepts.md, 'Audit'."""
+    a, d, m = planes.shape
+    stacked = planes.transpose(0, 1).reshape(d, a * m)
+    of_planes, of_gradients = stacked @ stacked.T / a, gradients.T @ gradients / a
+    spread = (float(of_planes.square().sum()) - m**2 / d) * (float(of_gradients.square().sum()) - 1 / d)
+    return Chance(mean=m / d, std=math.sqrt(max(2 * spread / ((d - 1) * (d + 2)), 0.0)), total=1.0)
+
+
+def _judge(sure: Interval, sure_of_place: Interval, likely: Interval, p_value: float, alike: float) -> str:
+    """The word: from the ratio to chance and to other places at `LEVEL`, that to chance at 95%, and random planes."""
+    if sure.high < -MARGIN and p_value > LEVEL:
         return "normal"
-    if to_chance.low <= MARGIN:
-        return "indifferent"
-    return "tangent" if to_swapped.low > 0 or alike > SAME_PLANE else "variance"
+    if sure.low > MARGIN and p_value < 1 - LEVEL:
+        if sure_of_place.low > 0 or alike > SAME_PLANE:
+            return "tangent"
+        return "variance" if sure_of_place.high < ALIKE else "unknown"
+    return "indifferent" if likely.low > -ALIKE and likely.high < ALIKE else "unknown"
 
 
 def proxy_and_tangents(on: Audited) -> Check:
     """How much of the tangent planes, and of the normals, the proxy holds."""
     rank, (d, m) = on.proxy.rank, on.planes.shape[1:]
+    if m == d:
+        raise InputError(f"tangent planes must leave room for normals, but the dimension is {m}, that of the space")
     inside = torch.einsum("dr,adm->arm", on.proxy.basis, on.planes)
     taken = inside.square().sum(dim=(1, 2))
     angles = torch.linalg.svdvals(inside).clamp(0, 1).acos().rad2deg()
@@ -225,14 +128,14 @@ def own_and_swapped_charts(on: Audited) -> Check:
         for gradients in (on.test.gradients, on.test.gradients[dealt])
     )
     energy, anisotropy, of_dealt = real.log_ratio(1.0), real.log_ratio(2.0), null.log_ratio(1.0)
-    prefers = "its own plane" if energy.low > 0 else "other charts' planes" if energy.high < 0 else "no plane"
+    beyond = energy.low > max(of_dealt.high, 0.0)
+    prefers = "its own plane" if beyond else "other charts' planes" if energy.high < 0 else "no plane"
     return Check(
         "charts",
         f"own planes (rank {real.rank}, chance {real.rank / real.dim:.3g}) take {real.share()} of the energy and other "
         f"charts' planes {real.share('swapped')}: {energy.exp()} times, {anisotropy.exp()} times at order 2; own wins "
         f"in {real.wins} of {real.n_charts} charts. With gradients dealt to other tokens: {of_dealt.exp()} times",
-        f"a chart's gradient prefers {prefers}"
-        + (", which one global subspace cannot explain" if energy.low > 0 else ""),
+        f"a chart's gradient prefers {prefers}" + (", which one global subspace cannot explain" if beyond else ""),
         {"log_ratio": energy, "log_ratio at order 2": anisotropy, "log_ratio of dealt gradients": of_dealt},
     )
 
@@ -247,12 +150,13 @@ def against_controls(on: Audited) -> Check:
         seed=on.seed,
     )
     ratios = {control: test.log_ratio(control) for control in test.variants[1:]}
-    beaten = [name for name, ratio in ratios.items() if ratio.low > 0]
+    p_values = {name: test.p_values.get(Cell(name, 1.0, "all"), 0.0) for name in ratios}
+    beaten = [name for name, ratio in ratios.items() if ratio.low > 0 and p_values[name] < 0.05]
     rest = [name for name in ratios if name not in beaten]
     return Check(
         "controls",
         f"the proxy takes {test.share()} of the energy: "
-        + "; ".join(compare(name, ratio) for name, ratio in ratios.items()),
+        + "; ".join(compare(name, ratio, test.p_values.get(Cell(name, 1.0, "all"))) for name, ratio in ratios.items()),
         f"it takes more than {', '.join(beaten) or 'none'}, and not more than {', '.join(rest) or 'none'}",
         {f"log_ratio to {name}": ratio for name, ratio in ratios.items()},
     )

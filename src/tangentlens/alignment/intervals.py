@@ -141,7 +141,9 @@ def cluster_bootstrap(
     n = len(sums)
     make = torch.Generator().manual_seed(seed)
     drawn = torch.randint(0, n, (n_draws, n), generator=make)
-    counts = torch.stack([row.bincount(minlength=n) for row in drawn]).to(sums)
+    counts = (
+        torch.zeros(n_draws, n, dtype=torch.float64).scatter_add_(1, drawn, torch.ones(n_draws, n).double()).to(sums)
+    )
     times = torch.cat([torch.ones_like(counts[:1]), counts])
     return (times @ sums.flatten(1)).unflatten(1, sums.shape[1:])
 

@@ -58,12 +58,14 @@ def moment_shares(
     """
     if float(moment.trace()) <= 0:
         raise InputError("the gradients must not all be zero, but they are; check that this site is in the loss")
+    # Squares of very small or large moments would vanish or overflow.
+    moment = moment / moment.trace()
     bases = torch.cat([q.basis for q in subspaces.values()], dim=1)
     image = moment @ bases
 
     def taken(order: float) -> Tensor:
         if order == 1:
-            return (bases * image).sum(dim=0) / moment.trace()
+            return (bases * image).sum(dim=0)
         if order == 2:
             return image.square().sum(dim=0) / moment.square().sum()
         if order == math.inf:

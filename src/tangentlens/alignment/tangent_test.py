@@ -67,10 +67,10 @@ def tangent_test(
     1.16 [1.11, 1.22]
     """
     rows, grads = as_rows(activations), as_rows(gradients)
-    ids = torch.as_tensor(sequences, device=rows.device)
+    ids = as_ids(sequences, "sequences", rows.device)
     kinds = {"input": tokens, "target": targets}
-    binned = {kind: torch.as_tensor(of, device=rows.device) for kind, of in kinds.items() if of is not None}
-    _check(rows, grads, {"sequences": ids, **binned}, rank, controls)
+    binned = {kind: as_ids(of, kind, rows.device) for kind, of in kinds.items() if of is not None}
+    _check(rows, grads, {"sequences": ids, **binned}, rank, controls, n_groups)
     fit = first_half(ids)
     subspaces, drawn = _fitted(rows[fit], rank, controls, seed)
     tested = _Tested(subspaces, drawn, controls)
@@ -89,11 +89,15 @@ def tangent_test(
     return tested.result(bins.n_bins if bins else N_BINS)
 
 
-def _check(rows: Tensor, grads: Tensor, labels: Mapping[str, Tensor], rank: int, controls: Sequence[str]) -> None:
+def _check(
+    rows: Tensor, grads: Tensor, labels: Mapping[str, Tensor], rank: int, controls: Sequence[str], n_groups: int
+) -> None:
     n, d = rows.shape
     for name, x, shape in [("gradients", grads, (n, d)), *((name, x, (n,)) for name, x in labels.items())]:
         if x.shape != shape:
             raise InputError(f"{name} must be {shape}, a row for each activation, but came as {tuple(x.shape)}")
+    if n_groups < 2:
+        raise InputError(f"n_groups must be at least 2, for an interval over groups of sequences, but is {n_groups}")
     unknown = set(controls) - set(CONTROLS)
     if unknown:
         raise InputError(f"controls must be among {', '.join(CONTROLS)}, but {', '.join(sorted(unknown))} came")
@@ -103,6 +107,17 @@ def _check(rows: Tensor, grads: Tensor, labels: Mapping[str, Tensor], rank: int,
         raise InputError(
             f"rank must be between 1 and {most} at width {d} with these controls, but is {rank}; choose another"
         )
+
+
+def as_ids(x: Any, name: str, device: torch.device) -> Int[Tensor, "n"]:
+    """Whole numbers, one for each row."""
+    try:
+        ids = torch.as_tensor(x, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{name} must be a list of whole numbers, one for each row, but is not ({error})") from error
+    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+        raise InputError(f"{name} must be whole numbers, one for each row, but are {ids.dtype}")
+    return ids.long()
 
 
 def first_half(sequences: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:
@@ -121,8 +136,12 @@ def _selections(
     for kind, ids in binned.items():
         if not (ids >= 0).any():
             continue
-        used = bins or FrequencyBins.of(ids[ids >= 0].bincount())
-        index = used.assign(ids)
+        used, known = bins, ids
+        if used is None:
+            # Ids may be any numbers, so their counts are kept by rank.
+            types, known = ids.unique(return_inverse=True)
+            used = FrequencyBins.of(known.bincount().where(types >= 0, 0))
+        index = used.assign(known)
         for number in range(used.n_bins):
             yield f"{kind}.{number}", index == number
 
@@ -217,8 +236,10 @@ class _Tested:
             draws = torch.stack(
                 [share for name, share in zip(self.subspaces, found, strict=True) if self.drawn.get(name) == control]
             )
-            beaten = int((draws >= self.shares[Cell(PROXY, order, freq_bin)][0]).sum())
-            self.p_values[Cell(control, order, freq_bin)] = (1 + beaten) / (1 + len(draws))
+            law = Chance(mean=float(draws.mean()), std=float(draws.std()), total=1.0)
+            self.p_values[Cell(control, order, freq_bin)] = law.p_value(
+                float(self.shares[Cell(PROXY, order, freq_bin)][0])
+            )
 
     def _add_tokens(
         self, tokenwise: Float[Tensor, "n variants"], ids: Int[Tensor, "n"], freq_bin: str, seed: int

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Columns beyond those wanted, steps before giving up, and the residual that counts as none.
-_SPARE, _STEPS, _TOLERANCE = 16, 30, 1e-9
+# Columns beyond those wanted, steps at least and at most, and the residual that counts as none.
+_SPARE, _LEAST, _STEPS, _TOLERANCE = 16, 3, 30, 1e-9
 
 
 def leading_vectors(
@@ -20,18 +20,19 @@ def leading_vectors(
     [[0.0, 1.0, 0.0]]
     """
     d = len(matrix)
-    if start is None:
-        make = torch.Generator().manual_seed(0)
-        start = torch.randn(d, count + _SPARE, generator=make, dtype=torch.float64).to(matrix)
+    make = torch.Generator().manual_seed(0)
+    block = torch.randn(d, count + _SPARE, generator=make, dtype=torch.float64).to(matrix)
+    if start is not None:
+        # The random columns find what a start that lies elsewhere would never see.
+        block = torch.cat([start, block], dim=1)
     # A block of a fair part of the matrix costs as much as the whole.
-    if 4 * start.shape[1] < d:
-        block = start
-        for _ in range(_STEPS):
+    if 4 * block.shape[1] < d:
+        for step in range(_STEPS):
             block = torch.linalg.qr(matrix @ block).Q
             image = matrix @ block
             values, turn = torch.linalg.eigh(block.T @ image)
             block, image = block @ turn.flip(1), image @ turn.flip(1)
             rest = image[:, :count] - block[:, :count] * values.flip(0)[:count]
-            if float(rest.norm()) <= _TOLERANCE * float(values[-1]):
+            if step >= _LEAST and float(values[-1]) > 0 and float(rest.norm()) <= _TOLERANCE * float(values[-1]):
                 return block[:, :count]
     return torch.linalg.eigh(matrix).eigenvectors[:, -count:].flip(1)

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.neighbours import without_duplicates
+from tangentlens.geometry.rows import unit_scale
 
 # Points whose neighbourhoods are held at once.
 _PART = 64
@@ -35,11 +36,13 @@ def local_tangents(
             f"tangent planes need 1 <= dimension < k <= distinct rows, but dimension {dimension}, k {k} and "
             f"{len(rows)} distinct rows came; pass more rows or ask for a smaller dimension"
         )
-    mean = rows.mean(dim=0)
-    centred, length = rows - mean, (rows - mean).square().sum(dim=1)
+    # Squares of very small or large numbers would vanish or overflow.
+    mean, scale = rows.mean(dim=0), unit_scale(rows)
+    centred = (rows - mean) / scale
+    length = centred.square().sum(dim=1)
     planes = []
     for part in points.to(rows).split(_PART):
-        near = (length - 2 * (part - mean) @ centred.T).topk(k, dim=1, largest=False).indices
+        near = (length - 2 * ((part - mean) / scale) @ centred.T).topk(k, dim=1, largest=False).indices
         cloud = centred[near] - centred[near].mean(dim=1, keepdim=True)
         # The k x k products hold the same directions as the d x d ones.
         values, vectors = torch.linalg.eigh((cloud @ cloud.transpose(1, 2)).double())

@@ -26,7 +26,7 @@ class Charts:
 
     def assign(self, x: Any) -> Int[Tensor, "n"]:
         """The chart of each row: the concept that adds most to it."""
-        return _dominant(self.concepts.transform(x), self.concepts)
+        return self.concepts.dominant(x)
 
     def __repr__(self) -> str:
         return f"Charts({len(self.planes)} of {self.concepts.n_components} concepts)"
@@ -50,7 +50,7 @@ def charts(x: Any, n_charts: int, rank: int, seed: int = 0, least: int | None = 
     principal.check_rank(rank)
     least = 4 * rank if least is None else least
     concepts = SemiNMF(n_charts, seed=seed).fit(principal)
-    chart = _dominant(concepts.codes_, concepts)
+    chart = concepts.dominant(principal.rows)
     planes = {}
     for number in chart.unique().tolist():
         members = principal.rows[chart == number]
@@ -62,7 +62,3 @@ def charts(x: Any, n_charts: int, rank: int, seed: int = 0, least: int | None = 
             f"{len(planes)}; pass more rows, or ask for fewer charts or a smaller rank"
         )
     return Charts(concepts, planes)
-
-
-def _dominant(codes: Tensor, concepts: SemiNMF) -> Int[Tensor, "n"]:
-    return (codes * concepts.components_.norm(dim=1)).argmax(dim=1)

@@ -6,12 +6,12 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import normalize
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.rows import as_rows
+from tangentlens.geometry.rows import as_rows, unit_scale
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.principal import SPARE, Principal
 
@@ -19,7 +19,7 @@ from tangentlens.proxies.principal import SPARE, Principal
 _START_ROWS, _START_STEPS = 2048, 40
 _PENALTY_FIRST, _PENALTY_LAST = 0.3, 0.001
 # Sweeps over the codes for each solution of the dictionary, and codes that are improved from one product.
-_SWEEPS, _BLOCK = 2, 8
+_SWEEPS, _FIRST_SWEEPS, _BLOCK = 2, 10, 8
 
 
 class SemiNMF:
@@ -74,12 +74,14 @@ class SemiNMF:
         if init is None:
             dictionary = _sparse_start(points, self.n_components, self.center, self.seed)
         else:
-            dictionary = normalize(init.components_.to(directions) @ directions, dim=1)
+            before = init.components_.to(directions) / unit_scale(init.components_)
+            dictionary = normalize(before @ directions, dim=1)
         codes = points.new_zeros(self.n_components, points.shape[1])
         energy = float(points.shape[1])
         error = math.inf
-        for n_iter in range(1, self.max_iter + 1):  # noqa: B007
-            _improve_codes(codes, points, dictionary, sweeps=_SWEEPS)
+        for n_iter in range(1, self.max_iter + 1):
+            # Codes begin at zero, and must catch up with the dictionary before it is solved for anew.
+            _improve_codes(codes, points, dictionary, sweeps=_SWEEPS if n_iter > 1 else _FIRST_SWEEPS)
             dictionary, explained = _best_dictionary(codes, points)
             previous, error = error, 1 - explained / energy
             if previous - error <= self.tol * max(error, 0.01):
@@ -101,6 +103,8 @@ class SemiNMF:
             )
         if self.max_iter < 1:
             raise InputError(f"max_iter must be at least 1, but is {self.max_iter}")
+        if init is not None:
+            init._check_fitted()
         if init is not None and tuple(init.components_.shape) != (k, shape[1]):
             raise InputError(
                 f"init must be a fit of {k} concepts in R^{shape[1]}, but has {init.components_.shape[0]} in "
@@ -109,15 +113,31 @@ class SemiNMF:
 
     def transform(self, x: Any) -> Float[Tensor, "n k"]:
         """Codes of rows `x` for the fitted dictionary."""
+        self._check_fitted()
         rows = as_rows(x).to(self.components_)
-        return _non_negative_least_squares(rows - self.mean_, self.components_)
+        if rows.shape[1] != self.components_.shape[1]:
+            raise InputError(
+                f"rows must have {self.components_.shape[1]} features, as those that were fitted, but have "
+                f"{rows.shape[1]}; use the same site"
+            )
+        # Products of very small or large numbers would vanish or overflow; codes do not depend on the common scale.
+        scale = unit_scale(self.components_)
+        return _non_negative_least_squares((rows - self.mean_) / scale, self.components_ / scale)
+
+    def dominant(self, x: Any) -> Int[Tensor, "n"]:
+        """The concept that adds most to each row."""
+        lengths = self.components_.double().norm(dim=1)
+        return (self.transform(x).double() * lengths).argmax(dim=1)
 
     def subspace(self) -> Subspace:
         """The span of the dictionary: the tangent proxy. Its rank is below k if concepts depend on each other."""
-        if not hasattr(self, "components_"):
-            raise InputError("this SemiNMF must be fitted to have a subspace, but is not; call fit(rows) first")
+        self._check_fitted()
         # A concept's length is arbitrary (its codes undo it), so it must not decide the numerical rank.
-        return Subspace.span(normalize(self.components_, dim=1))
+        return Subspace.span(normalize(self.components_.double(), dim=1, eps=1e-300))
+
+    def _check_fitted(self) -> None:
+        if not hasattr(self, "components_"):
+            raise InputError("this SemiNMF must be fitted first, but is not; call fit(rows)")
 
 
 def semi_nmf(x: Any, rank: int, seed: int = 0) -> Subspace:
