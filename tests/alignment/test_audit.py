@@ -159,7 +159,7 @@ def test_unrelated_gradients_with_directions_of_their_own_are_called_neither_tan
 
 
 def test_charts_of_uneven_size_prefer_nothing_if_gradients_are_unrelated():
-    """Were big charts to count more, their planes would be one's own more often than another's: a taste from nothing."""
+    """Were big charts to count more, their planes would be one's own more often than another's."""
     claimed = 0
     for seed in range(12):
         make = torch.Generator().manual_seed(seed)

@@ -1,6 +1,6 @@
 from scipy import stats
 
-from tangentlens.studies.calibration import calibrate
+from tangentlens.studies.calibration import Setting, calibrate
 
 N = 60
 
@@ -8,7 +8,7 @@ N = 60
 def test_a_test_at_five_percent_rejects_so_often_and_intervals_cover_although_tokens_depend_on_each_other():
     """A small run of the study; what 60 replicates allow to be told is checked at one in a thousand."""
     few, most = stats.binom.ppf([0.001, 0.999], N, 0.05) / N
-    rates = {row["what"]: row["rate"] for row in calibrate(N, dependences=(0.5,)).iter_rows(named=True)}
+    rates = {row["what"]: row["rate"] for row in calibrate(N, (Setting(dependence=0.5),)).iter_rows(named=True)}
     for what, rate in rates.items():
         if "not used" in what or "leading direction: covers the share" in what:
             continue

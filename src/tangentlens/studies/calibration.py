@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
@@ -27,23 +27,31 @@ CONTROLS = ("random", "normal", "pca")
 
 @dataclass(frozen=True)
 class Setting:
-    """Sizes of a simulation; `dependence` is the share of a token's variance that its whole sequence has in common."""
+    """Sizes of a simulation, and how far it is from independent tokens.
+
+    `dependence` is the share of a token's variance that its whole sequence has in common; `loudness` the standard
+    deviation of the logarithm of a sequence's scale, as gradients of hard and easy sequences differ.
+    """
 
     dependence: float = 0.0
+    loudness: float = 0.0
     dim: int = 48
     rank: int = 6
     n_sequences: int = 128
     length: int = 16
 
 
-def calibrate(n_replicates: int = 400, dependences: tuple[float, ...] = (0.0, 0.5)) -> pl.DataFrame:
+SETTINGS = (Setting(), Setting(dependence=0.5), Setting(dependence=0.5, loudness=1.0))
+
+
+def calibrate(n_replicates: int = 400, settings: Sequence[Setting] = SETTINGS) -> pl.DataFrame:
     """Rates over replicates: of rejections at 5% where nothing is related, of coverage where a share is planted."""
     rows = []
-    for dependence in dependences:
-        found = [dict(_outcomes(Setting(dependence), seed)) for seed in range(n_replicates)]
+    for setting in settings:
+        found = [dict(_outcomes(setting, seed)) for seed in range(n_replicates)]
         for what in found[0]:
             rate = sum(outcome[what] for outcome in found) / n_replicates
-            rows.append({"dependence": dependence, "what": what, "rate": rate})
+            rows.append({"dependence": setting.dependence, "loudness": setting.loudness, "what": what, "rate": rate})
     return pl.DataFrame(rows)
 
 
@@ -61,7 +69,7 @@ def _outcomes(setting: Setting, seed: int) -> Iterator[tuple[str, bool]]:
     yield from _coverages(
         test,
         _moment(setting, axes),
-        _rows(replace(setting, dependence=0.0, n_sequences=30_000 // setting.length), axes, make),
+        _rows(replace(setting, dependence=0.0, loudness=0.0, n_sequences=30_000 // setting.length), axes, make),
     )
 
 
@@ -74,11 +82,12 @@ def _moment(setting: Setting, axes: Float[Tensor, "d d"]) -> Float[Tensor, "d d"
 
 
 def _rows(setting: Setting, axes: Float[Tensor, "d d"], make: torch.Generator) -> Float[Tensor, "n d"]:
-    """Gaussian rows with the second moment above, whatever their dependence."""
+    """Rows with the second moment above, up to its scale, whatever their dependence."""
     own = torch.randn(setting.n_sequences, setting.length, setting.dim, generator=make, dtype=torch.float64)
     common = torch.randn(setting.n_sequences, 1, setting.dim, generator=make, dtype=torch.float64)
     mixed = setting.dependence**0.5 * common + (1 - setting.dependence) ** 0.5 * own
-    return mixed.flatten(0, 1) * _spectrum(setting).sqrt() @ axes.T
+    loud = (setting.loudness * torch.randn(setting.n_sequences, 1, 1, generator=make, dtype=torch.float64)).exp()
+    return (loud * mixed).flatten(0, 1) * _spectrum(setting).sqrt() @ axes.T
 
 
 def _rejections(test: TangentTest, gradients: Float[Tensor, "n d"]) -> Iterator[tuple[str, bool]]:
