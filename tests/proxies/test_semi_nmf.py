@@ -63,7 +63,7 @@ def planted(k, n=2000, d=50, on=0.3, seed=0):
 
 @pytest.mark.parametrize("k", [4, 8])
 def test_a_planted_dictionary_is_recovered(k):
-    """In most draws each concept on its own; in all of them the subspace, which is all that is determined."""
+    """Each concept on its own, by the sparsity of its codes; and the subspace, which is all that the error determines."""
     worst = []
     for seed in range(8):
         x, truth = planted(k, seed=seed)
@@ -72,7 +72,7 @@ def test_a_planted_dictionary_is_recovered(k):
         cosine = normalize(fit.components_, dim=1) @ normalize(truth, dim=1).T
         rows, columns = linear_sum_assignment(-cosine)
         worst.append(float(cosine[rows, columns].min()))
-    assert sum(cosine > 0.99 for cosine in worst) >= 6, worst
+    assert min(worst) > 0.99, worst
 
 
 def test_a_warm_start_follows_the_concepts_of_the_earlier_fit():

@@ -18,6 +18,8 @@ from tangentlens.proxies.principal import SPARE, Principal
 # The start is looked for on so many rows, in so many steps, under a penalty on codes that falls between these.
 _START_ROWS, _START_STEPS = 2048, 40
 _PENALTY_FIRST, _PENALTY_LAST = 0.3, 0.001
+# At most so many attempts, and so many concepts in all of them, unless one attempt has more.
+_START_ATTEMPTS, _START_CONCEPTS = 4, 32
 # Sweeps over the codes for each solution of the dictionary, and codes that are improved from one product.
 _SWEEPS, _FIRST_SWEEPS, _BLOCK = 2, 10, 8
 
@@ -146,10 +148,22 @@ def semi_nmf(x: Any, rank: int, seed: int = 0) -> Subspace:
 
 
 def _sparse_start(points: Float[Tensor, "m n"], k: int, center: bool, seed: int) -> Float[Tensor, "k m"]:
-    dictionary = normalize(_extreme_points(points, k, center, seed), dim=1)
-    chosen = torch.randperm(points.shape[1], generator=torch.Generator().manual_seed(seed))[:_START_ROWS]
-    points = points[:, chosen.to(points.device)].contiguous()
-    codes = points.new_zeros(k, points.shape[1])
+    """The best of several attempts where concepts are few and attempts cheap."""
+    make = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(points.shape[1], generator=make)[:_START_ROWS]
+    some = points[:, chosen.to(points.device)].contiguous()
+    attempts = []
+    for _ in range(min(max(_START_CONCEPTS // k, 1), _START_ATTEMPTS)):
+        dictionary = normalize(_extreme_points(points, k, center, make), dim=1)
+        attempts.append(_sparse_attempt(some, dictionary))
+    return min(attempts, key=lambda attempt: attempt[1])[0]
+
+
+def _sparse_attempt(
+    points: Float[Tensor, "m n"], dictionary: Float[Tensor, "k m"]
+) -> tuple[Float[Tensor, "k m"], float]:
+    """Alternate under a penalty on the codes that fades; the dictionary, and the penalised objective at the end."""
+    codes = points.new_zeros(len(dictionary), points.shape[1])
     for step in range(_START_STEPS):
         penalty = _PENALTY_FIRST * (_PENALTY_LAST / _PENALTY_FIRST) ** (step / (_START_STEPS - 1))
         _improve_codes(codes, points, dictionary, penalty=penalty)
@@ -160,10 +174,11 @@ def _sparse_start(points: Float[Tensor, "m n"], k: int, center: bool, seed: int)
             # A concept that died starts anew at the rows that the others fit worst.
             rest = (points - dictionary.T @ codes).square().sum(dim=0)
             dictionary[unused] = normalize(points[:, rest.topk(int(unused.sum())).indices].T, dim=1)
-    return dictionary
+    rest = (points - dictionary.T @ codes).square().sum()
+    return dictionary, float(rest / 2 + _PENALTY_LAST * codes.sum())
 
 
-def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, seed: int) -> Float[Tensor, "k m"]:
+def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, make: torch.Generator) -> Float[Tensor, "k m"]:
     """Each the furthest along a random direction orthogonal to those before: corners of a simplex, edges of a cone."""
     if center:
         flat = torch.cat([points[: k - 1], torch.ones_like(points[:1])]).T
@@ -172,7 +187,7 @@ def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, seed: in
         height = points[0] if float(points[0].sum()) >= 0 else -points[0]
         points = points[:, height >= height[height > 0].median() / 2]
         flat = (points[:k] / points[0].abs()).T
-    draws = torch.randn(k, k, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(flat)
+    draws = torch.randn(k, k, generator=make, dtype=torch.float64).to(flat)
     basis = flat.new_zeros(k, 0)
     corners = []
     for draw in draws:
