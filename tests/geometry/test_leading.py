@@ -5,11 +5,11 @@ from tangentlens.geometry.leading import leading_vectors
 
 
 @pytest.mark.parametrize(
-    "spectrum", [torch.arange(1, 201) ** -1.0, torch.ones(200), torch.eye(200)[0], torch.arange(200.0)]
+    "spectrum", [torch.arange(1, 601) ** -1.0, torch.ones(600), torch.eye(600)[0], torch.arange(600.0)]
 )
 @pytest.mark.parametrize("count", [1, 5])
 def test_spans_the_leading_eigenvectors(spectrum, count, generator):
-    axes = torch.linalg.qr(torch.randn(200, 200, generator=generator, dtype=torch.float64)).Q
+    axes = torch.linalg.qr(torch.randn(600, 600, generator=generator, dtype=torch.float64)).Q
     matrix = axes * spectrum.double() @ axes.T
     found = leading_vectors(matrix, count)
     torch.testing.assert_close(found.T @ found, torch.eye(count, dtype=torch.float64))
@@ -18,16 +18,16 @@ def test_spans_the_leading_eigenvectors(spectrum, count, generator):
 
 
 def test_a_start_nearby_gives_the_same(generator):
-    x = torch.randn(400, 100, generator=generator, dtype=torch.float64) * torch.arange(1, 101) ** -0.5
-    matrix, near = x.T @ x, x[:380].T @ x[:380]
+    x = torch.randn(900, 600, generator=generator, dtype=torch.float64) * torch.arange(1, 601) ** -0.5
+    matrix, near = x.T @ x, x[:880].T @ x[:880]
     start = torch.linalg.eigh(near).eigenvectors[:, -8:].flip(1)
     exact = torch.linalg.eigh(matrix).eigenvectors[:, -1:]
     assert float((leading_vectors(matrix, 1, start).T @ exact).abs()) == pytest.approx(1, abs=1e-9)
 
 
 def test_a_start_that_the_matrix_annihilates_does_not_mislead(generator):
-    x = torch.zeros(400, 128, dtype=torch.float64)
-    x[:, 20:] = torch.randn(400, 108, generator=generator, dtype=torch.float64) * torch.arange(1, 109) ** -0.5
-    start = torch.eye(128, dtype=torch.float64)[:, :8]
+    x = torch.zeros(400, 600, dtype=torch.float64)
+    x[:, 20:] = torch.randn(400, 580, generator=generator, dtype=torch.float64) * torch.arange(1, 581) ** -0.5
+    start = torch.eye(600, dtype=torch.float64)[:, :8]
     exact = torch.linalg.eigh(x.T @ x).eigenvectors[:, -1:]
     assert float((leading_vectors(x.T @ x, 1, start).T @ exact).abs()) == pytest.approx(1, abs=1e-9)

@@ -63,7 +63,7 @@ def planted(k, n=2000, d=50, on=0.3, seed=0):
 
 @pytest.mark.parametrize("k", [4, 8])
 def test_a_planted_dictionary_is_recovered(k):
-    """Each concept on its own, by the sparsity of its codes; and the subspace, which is all that the error determines."""
+    """Each concept on its own, by the sparsity of its codes; and the subspace, all that the error determines."""
     worst = []
     for seed in range(8):
         x, truth = planted(k, seed=seed)

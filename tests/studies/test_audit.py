@@ -44,6 +44,8 @@ def test_a_study_is_audited_beside_its_nulls_and_its_earlier_proxies(study, tmp_
     assert not records.select(KEY).is_duplicated().any()
     assert set(records["step"]) == {TINY.steps}
     assert {"share", "token_share", "log_ratio", "p_value", "audit"} <= set(records["metric"])
+    losses = records.filter(metric="loss", model="decoder")
+    assert set(losses["variant"]) == {"trained", "untrained", "shuffled labels"}
 
 
 def test_it_goes_on_where_it_stopped(study, tmp_path):
@@ -118,7 +120,9 @@ def test_a_missing_head_is_refused_or_trained_and_nothing_else_is(tmp_path):
 def test_gradients_leave_the_weights_as_they_are():
     model = tiny_model().eval()
     before = weight_hash(model)
-    found = gradients(model, [tiny_batch(0), tiny_batch(1)], find_sites(model, "resid"), "causal")
+    found, loss = gradients(model, [tiny_batch(0), tiny_batch(1)], find_sites(model, "resid"), "causal")
+    with torch.no_grad():
+        assert loss == pytest.approx(sum(float(model(**tiny_batch(seed)).loss) for seed in (0, 1)) / 2)
     assert weight_hash(model) == before
     assert all(parameter.grad is None for parameter in model.parameters())
     assert {len(rows.gradients) for rows in found.values()} == {2 * 8 * 12}

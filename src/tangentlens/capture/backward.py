@@ -15,10 +15,13 @@ def gradients(
     sites: Sequence[Site],
     objective: Objective,
     exclude: Sequence[int] = (),
-) -> dict[str, Rows]:
-    """The rows of every site over all batches, each a call that returns a loss."""
+) -> tuple[dict[str, Rows], float]:
+    """The rows of every site over all batches, each a call that returns a loss; and the mean of the losses."""
+    losses = []
     with Capture(model, sites, exclude, objective) as capture:
         for batch in batches:
-            model(**batch).loss.backward()
+            loss = model(**batch).loss
+            loss.backward()
+            losses.append(loss.item())
             model.zero_grad(set_to_none=True)
-    return {site.name: capture.rows(site) for site in sites}
+    return {site.name: capture.rows(site) for site in sites}, sum(losses) / len(losses)

@@ -25,8 +25,8 @@ def leading_vectors(
     if start is not None:
         # The random columns find what a start that lies elsewhere would never see.
         block = torch.cat([start, block], dim=1)
-    # A block of a fair part of the matrix costs as much as the whole.
-    if 4 * block.shape[1] < d:
+    # Of a small matrix, all eigenvectors are found sooner.
+    if 20 * block.shape[1] < d:
         for step in range(_STEPS):
             block = torch.linalg.qr(matrix @ block).Q
             image = matrix @ block

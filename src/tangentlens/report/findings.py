@@ -91,7 +91,7 @@ def _sentences(rows: pl.DataFrame) -> Iterator[str]:
 
 
 def _loss(rows: pl.DataFrame) -> Iterator[str]:
-    loss = rows.filter(pl.col("metric") == "loss").sort("step")
+    loss = rows.filter(pl.col("metric") == "loss", pl.col("variant") == "").sort("step")
     if loss.height > 1:
         first, last = loss.row(0, named=True), loss.row(-1, named=True)
         yield (

@@ -82,11 +82,13 @@ def run_audit(plan: AuditPlan, out: str | Path, progress: AuditProgress) -> Run:
         progress(subject.name, "gradients", 0, len(sites))
         if all(run.has(_part(subject, site)) for site in sites):
             continue
-        elsewhere = {name: _rows(subject, name, sites, plan.seed) for name in ("trained", *NULLS)}
+        captured = {name: _rows(subject, name, sites, plan.seed) for name in ("trained", *NULLS)}
+        about = Record(model=subject.name, step=subject.step, seed=plan.seed, quantity="loss", metric="loss")
+        run.write(subject.name, [replace(about, variant=name, value=loss) for name, (_, loss) in captured.items()])
         for done, site in enumerate(sites, start=1):
             progress(subject.name, site.name, done - 1, len(sites))
             if not run.has(_part(subject, site)):
-                _audit_site(plan, subject, site, {name: rows[site.name] for name, rows in elsewhere.items()}, run)
+                _audit_site(plan, subject, site, {name: rows[site.name] for name, (rows, _) in captured.items()}, run)
             progress(subject.name, site.name, done, len(sites))
     return run
 
@@ -94,7 +96,8 @@ def run_audit(plan: AuditPlan, out: str | Path, progress: AuditProgress) -> Run:
 NULLS = ("untrained", "shuffled labels")
 
 
-def _rows(subject: Subject, which: str, sites: Sequence[Site], seed: int) -> dict[str, Rows]:
+def _rows(subject: Subject, which: str, sites: Sequence[Site], seed: int) -> tuple[dict[str, Rows], float]:
+    """The rows of every site, and the loss, of the model or of one of its nulls."""
     model = subject.untrained if which == "untrained" else subject.model
     batches = subject.batches
     if which == "shuffled labels":
