@@ -6,7 +6,6 @@ Peers need environments of their own: `make peers` builds them, and those that a
 import resource
 import subprocess
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,11 +13,11 @@ import numpy as np
 import torch
 
 import tangentlens as tl
+from timing import best
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / ".peers" / "bin" / "python"
 DADAPY = ROOT / ".peers-dadapy" / "bin" / "python"
-ROUNDS = 5
 CENTRED = (
     tl.anisotropy,
     tl.participation_ratio,
@@ -43,17 +42,6 @@ def rows(n: int, d: int) -> torch.Tensor:
     """A power-law spectrum around an offset, as activations have."""
     make = torch.Generator().manual_seed(0)
     return torch.randn(n, d, generator=make) * torch.arange(1, d + 1) ** -0.5 + 0.3
-
-
-def best(actions: dict[str, Callable[[], object]], rounds: int = ROUNDS) -> dict[str, float]:
-    """The least time of each, taken in turn, so that a disturbance hits all alike."""
-    times = dict.fromkeys(actions, float("inf"))
-    for _ in range(rounds):
-        for name, action in actions.items():
-            start = time.perf_counter()
-            action()
-            times[name] = min(times[name], time.perf_counter() - start)
-    return times
 
 
 def floors(x: torch.Tensor) -> None:

@@ -5,18 +5,16 @@ overcomplete needs an environment of its own: `make peers` builds it; without it
 
 import subprocess
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from tangentlens import SemiNMF
+from timing import best
 
 ROOT = Path(__file__).parents[1]
 PEERS = ROOT / ".peers" / "bin" / "python"
-ROUNDS = 5
 
 
 def main() -> None:
@@ -50,10 +48,12 @@ def compare(name: str, x: torch.Tensor, center: bool, k: int) -> None:
     fit = SemiNMF(k, center=center).fit(x)
     moved = x + 0.05 * x.std() * torch.randn(x.shape, generator=torch.Generator().manual_seed(1))
     floor, ours, warm = best(
-        lambda: torch.linalg.eigh((x.T @ x).double()),
-        lambda: SemiNMF(k, center=center).fit(x),
-        lambda: SemiNMF(k, center=center).fit(moved, init=fit),
-    )
+        {
+            "floor": lambda: torch.linalg.eigh((x.T @ x).double()),
+            "fit": lambda: SemiNMF(k, center=center).fit(x),
+            "warm": lambda: SemiNMF(k, center=center).fit(moved, init=fit),
+        }
+    ).values()
     rows = x - x.mean(dim=0) if center else x
     values = torch.linalg.svdvals(rows) ** 2
     least = float(values[k:].sum() / values.sum())
@@ -72,17 +72,6 @@ def compare(name: str, x: torch.Tensor, center: bool, k: int) -> None:
         f"{name:<9} {center!s:<9} {k:<4} {ours / floor:<13.1f} {fit.n_iter_:<7} {warm / floor:<14.1f} {ratio:<20} "
         f"{fit.error_:.5f}   {error:.5f}     {least:.5f}"
     )
-
-
-def best(*actions: Callable[[], object]) -> list[float]:
-    """The least time of each, taken in turn, so that a disturbance hits all alike."""
-    times = [float("inf")] * len(actions)
-    for _ in range(ROUNDS):
-        for number, action in enumerate(actions):
-            start = time.perf_counter()
-            action()
-            times[number] = min(times[number], time.perf_counter() - start)
-    return times
 
 
 if __name__ == "__main__":

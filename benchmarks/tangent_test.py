@@ -1,14 +1,12 @@
 """The tangent test beside the fit of its proxy, and chance in closed form beside drawing it, as ratios in one run."""
 
-import time
-from collections.abc import Callable
-
 import torch
 
 from tangentlens import SemiNMF, chance, share, tangent_test
+from tangentlens.measures import WATCHED
 from tangentlens.proxies.random import random
+from timing import best
 
-ROUNDS = 5
 DRAWS = 1000
 
 
@@ -20,11 +18,13 @@ def main() -> None:
     gradients = torch.randn(n, d, generator=make) * torch.arange(1, d + 1) ** -0.5
     sequences = torch.arange(n) // 128
     part, whole, cheap, all_controls = best(
-        lambda: SemiNMF(16).fit(activations[: n // 2]),
-        lambda: SemiNMF(16).fit(activations),
-        lambda: tangent_test(activations, gradients, sequences, controls=("normal", "random", "pca", "covariance")),
-        lambda: tangent_test(activations, gradients, sequences),
-    )
+        {
+            "part": lambda: SemiNMF(16).fit(activations[: n // 2]),
+            "whole": lambda: SemiNMF(16).fit(activations),
+            "cheap": lambda: tangent_test(activations, gradients, sequences, controls=WATCHED),
+            "all": lambda: tangent_test(activations, gradients, sequences),
+        }
+    ).values()
     print(f"one site, {n} tokens, d = {d}, r = 16; {torch.get_num_threads()} threads")
     print(
         f"test with the lens's controls / fit on the half that it fits: {cheap / part:.1f}, on all: {cheap / whole:.1f}"
@@ -32,20 +32,12 @@ def main() -> None:
     print(f"test with all controls / fit on the half: {all_controls / part:.1f}, on all: {all_controls / whole:.1f}")
     moment = gradients.T @ gradients
     closed, drawn = best(
-        lambda: chance(moment, 16),
-        lambda: [share(moment, random(d, 16, seed)) for seed in range(DRAWS // 10)],
-    )
+        {
+            "closed": lambda: chance(moment, 16),
+            "drawn": lambda: [share(moment, random(d, 16, seed)) for seed in range(DRAWS // 10)],
+        }
+    ).values()
     print(f"chance by {DRAWS} draws / in closed form: {10 * drawn / closed:.0f}")
-
-
-def best(*actions: Callable[[], object]) -> list[float]:
-    times = [float("inf")] * len(actions)
-    for _ in range(ROUNDS):
-        for number, action in enumerate(actions):
-            start = time.perf_counter()
-            action()
-            times[number] = min(times[number], time.perf_counter() - start)
-    return times
 
 
 if __name__ == "__main__":

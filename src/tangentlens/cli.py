@@ -48,6 +48,10 @@ INTERRUPTED = 130
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed, same numbers.")]
+Device = Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that a model's repository brings along.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs, and nothing else.")]
 
 
@@ -132,11 +136,9 @@ def profile(
     batch_tokens: Annotated[int, typer.Option(min=64, help="Shuffled token vectors in a batch.")] = 4096,
     length: Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")] = 128,
     seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
+    device: Device = "cpu",
     dtype: Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16.")] = "float32",
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that a model's repository brings along.")
-    ] = False,
+    trust_remote_code: TrustRemoteCode = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -179,10 +181,8 @@ def audit(
         int, typer.Option(min=0, help="For a model without a language-model head: train one for so many steps.")
     ] = 0,
     seed: Seed = 0,
-    device: Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")] = "cpu",
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run code that a model's repository brings along.")
-    ] = False,
+    device: Device = "cpu",
+    trust_remote_code: TrustRemoteCode = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:

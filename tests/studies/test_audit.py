@@ -111,10 +111,12 @@ def test_a_missing_head_is_refused_or_trained_and_nothing_else_is(tmp_path):
             losses.append(float(doing.rsplit(" ", 1)[1]))
 
     run = run_audit(AuditPlan(str(folder), fit_head=30, **SMALL), tmp_path / "fitted", listen)
+    assert not (tmp_path / "refused").exists()
     assert len(losses) == 30
     assert sum(losses[-5:]) < sum(losses[:5])
     assert weight_hash(AutoModel.from_pretrained(folder)) == before
-    assert run.manifest["audits"]
+    again = run_audit(AuditPlan(str(folder), fit_head=30, **SMALL), tmp_path / "again", quiet)
+    assert again.manifest["audits"] == run.manifest["audits"]
 
 
 def test_gradients_leave_the_weights_as_they_are():

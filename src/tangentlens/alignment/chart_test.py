@@ -14,6 +14,7 @@ from tangentlens.alignment.intervals import (
     group_products,
     jackknife,
     leave_one_out,
+    log_share,
     sequence_groups,
     share_jackknife,
 )
@@ -41,7 +42,7 @@ class ChartTest:
 
     def log_ratio(self, order: float = 1.0) -> Interval:
         """ln(own / swapped) with its 95% interval over test sequences."""
-        own, swapped = (shares[order].clamp_min(1e-12).log() for shares in (self.own, self.swapped))
+        own, swapped = (log_share(shares[order]) for shares in (self.own, self.swapped))
         return jackknife(own - swapped)
 
     def __repr__(self) -> str:

@@ -18,6 +18,7 @@ from tangentlens.alignment.intervals import (
     bootstrap_interval,
     jackknife,
     log_odds,
+    log_share,
     share_jackknife,
 )
 from tangentlens.alignment.share import replicate_shares
@@ -61,7 +62,7 @@ def in_tangent_planes(on: Audited) -> Check:
     means, n = on.anchor_means(torch.stack([own, swapped], dim=1))
     random = _random_planes(planes, gradients)
     share = bootstrap_interval(log_odds(means[:, 0]), n).from_log_odds()
-    ratios = _log(means[:, 0]) - math.log(random.mean), _log(means[:, 0]) - _log(means[:, 1])
+    ratios = log_share(means[:, 0]) - math.log(random.mean), log_share(means[:, 0]) - log_share(means[:, 1])
     to_chance, to_swapped = (bootstrap_interval(ratio, n) for ratio in ratios)
     p_value = random.p_value(share.value)
     sure, sure_of_place = (bootstrap_interval(ratio, n, LEVEL) for ratio in ratios)
@@ -108,7 +109,7 @@ def proxy_and_tangents(on: Audited) -> Check:
     angles = torch.linalg.svdvals(inside).clamp(0, 1).acos().rad2deg()
     means, n = on.anchor_means(torch.stack([taken / m, (rank - taken) / (d - m)], dim=1))
     tangent, normal = (bootstrap_interval(log_odds(means[:, column]), n).from_log_odds() for column in (0, 1))
-    ratio = bootstrap_interval(_log(means[:, 0]) - _log(means[:, 1]), n)
+    ratio = bootstrap_interval(log_share(means[:, 0]) - log_share(means[:, 1]), n)
     closer = "tangents than to normals" if ratio.low > 0 else "normals than to tangents" if ratio.high < 0 else None
     return Check(
         "proxy and tangents",
@@ -202,7 +203,7 @@ def rank_sweep(on: Audited) -> Check:
     for rank in ranks:
         proxy = semi_nmf(on.principal, rank, on.seed)
         shares = replicate_shares(on.totals, {PROXY: proxy, "pca": pca(on.principal, proxy.rank)}, (1.0,))
-        taken, by_pca = (_log(share[:, 0]) for share in shares.values())
+        taken, by_pca = (log_share(share[:, 0]) for share in shares.values())
         enrichment[rank] = jackknife(taken - torch.tensor(proxy.rank / d).log()).exp()
         to_pca[rank] = jackknife(taken - by_pca)
     above = [str(rank) for rank in ranks if enrichment[rank].low > 1]
@@ -221,7 +222,7 @@ def centred_or_raw(on: Audited) -> Check:
     raw = SemiNMF(on.rank, center=False, seed=on.seed).fit(on.fit.activations).subspace()
     shares = replicate_shares(on.totals, {PROXY: on.proxy, "raw": raw}, (1.0,))
     centred, uncentred = (share[:, 0] for share in shares.values())
-    ratio, share = jackknife(_log(centred) - _log(uncentred)), share_jackknife(uncentred)
+    ratio, share = jackknife(log_share(centred) - log_share(uncentred)), share_jackknife(uncentred)
     word = "more" if ratio.low > 0 else "less" if ratio.high < 0 else "as much, as far as can be told,"
     return Check(
         "centred or raw",
@@ -290,11 +291,7 @@ def fitted_elsewhere(on: Audited, proxies: Mapping[str, Subspace]) -> Check:
 
 def _ratio(one: Float[Tensor, "replicates orders"], other: Float[Tensor, "replicates orders"]) -> Interval:
     """The log-ratio of two energy shares over sequences."""
-    return jackknife(_log(one[:, 0]) - _log(other[:, 0]))
-
-
-def _log(share: Tensor) -> Tensor:
-    return share.clamp_min(1e-12).log()
+    return jackknife(log_share(one[:, 0]) - log_share(other[:, 0]))
 
 
 # A new check is a function above and a line here.

@@ -129,6 +129,11 @@ def share_jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor,
     return jackknife(log_odds(replicates), present).from_log_odds()
 
 
+def log_share(share: Tensor) -> Tensor:
+    """The logarithm of shares, of which none is quite 0."""
+    return share.clamp_min(1e-12).log()
+
+
 def log_odds(share: Tensor) -> Tensor:
     """Where intervals of shares are symmetric."""
     return torch.logit(share.double(), eps=1e-12)

@@ -13,7 +13,14 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tangentlens.alignment.chance import Chance
-from tangentlens.alignment.intervals import Interval, bootstrap_interval, jackknife, log_odds, share_jackknife
+from tangentlens.alignment.intervals import (
+    Interval,
+    bootstrap_interval,
+    jackknife,
+    log_odds,
+    log_share,
+    share_jackknife,
+)
 from tangentlens.geometry.subspace import Subspace
 
 PROXY = "semi_nmf"
@@ -61,7 +68,7 @@ class TangentTest:
     def log_ratio(self, control: str, order: float = 1.0, freq_bin: str = "all") -> Interval:
         """ln(share of the proxy / share of the control) with its 95% interval over test sequences."""
         proxy, other = (self.shares[Cell(variant, order, freq_bin)] for variant in (PROXY, control))
-        return jackknife(_log(proxy) - _log(other), self.present[freq_bin])
+        return jackknife(log_share(proxy) - log_share(other), self.present[freq_bin])
 
     def token_share(self, variant: str = PROXY, freq_bin: str = "all") -> Interval:
         """The mean over tokens of |Q'g|^2 / |g|^2, in which no gradient outweighs another; bootstrap over sequences."""
@@ -71,7 +78,7 @@ class TangentTest:
     def token_log_ratio(self, control: str, freq_bin: str = "all") -> Interval:
         """ln(mean token share of the proxy / of the control) with its 95% interval over test sequences."""
         proxy, other = (self.token_shares[TokenCell(variant, freq_bin)] for variant in (PROXY, control))
-        return bootstrap_interval(_log(proxy) - _log(other), self.n_sequences[freq_bin])
+        return bootstrap_interval(log_share(proxy) - log_share(other), self.n_sequences[freq_bin])
 
     @property
     def variants(self) -> list[str]:
@@ -84,7 +91,7 @@ class TangentTest:
         if rarest not in self.shares or most not in self.shares:
             return None
         present = self.present[most.freq_bin] | self.present[rarest.freq_bin]
-        return jackknife(_log(self.shares[most]) - _log(self.shares[rarest]), present)
+        return jackknife(log_share(self.shares[most]) - log_share(self.shares[rarest]), present)
 
     @property
     def table(self) -> pl.DataFrame:
@@ -165,7 +172,3 @@ def average(tests: Iterable[TangentTest]) -> TangentTest:
     rank = ranks.pop() if len(ranks) == 1 else None
     present = {name: torch.stack([test.present[name] for test in tests]).any(dim=0) for name in tests[0].present}
     return TangentTest(rank, tests[0].dim, shares, tests[0].n_tokens, present, tests[0].n_bins)
-
-
-def _log(share: Tensor) -> Tensor:
-    return share.clamp_min(1e-12).log()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.measures import share_records
 from tangentlens.models.load import LoadedModel, load_language_model
-from tangentlens.models.small import Kind, small_model
+from tangentlens.models.small import Kind, small_model, weight_hash
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run, open_run
 from tangentlens.studies.study import Study
@@ -76,8 +76,11 @@ AuditProgress = Callable[[str, str, int, int], None]
 def run_audit(plan: AuditPlan, out: str | Path, progress: AuditProgress) -> Run:
     """Audit every model of the plan's target at every site into the run directory `out`; goes on where it stopped."""
     subjects = _of_study(plan) if (Path(plan.target) / "manifest.json").exists() else _of_model(plan, progress)
+    # What cannot be audited leaves no folder behind.
+    first = next(subjects)
     run = create_run(out, {"command": "audit", **asdict(plan)})
-    for subject in subjects:
+    for subject in chain([first], subjects):
+        _check_weights(run, subject)
         sites = _sites(subject.model, plan.sites)
         progress(subject.name, "gradients", 0, len(sites))
         if all(run.has(_part(subject, site)) for site in sites):
@@ -94,6 +97,13 @@ def run_audit(plan: AuditPlan, out: str | Path, progress: AuditProgress) -> Run:
 
 
 NULLS = ("untrained", "shuffled labels")
+
+
+def _check_weights(run: Run, subject: Subject) -> None:
+    facts = {"weights_sha256": weight_hash(subject.model)}
+    if run.manifest.get("models", {}).get(subject.name, facts) != facts:
+        raise InputError(f"{subject.name} has other weights than when {run.path} was begun; choose another folder")
+    run.describe("models", {subject.name: facts})
 
 
 def _rows(subject: Subject, which: str, sites: Sequence[Site], seed: int) -> tuple[dict[str, Rows], float]:
@@ -179,6 +189,8 @@ def _of_study(plan: AuditPlan) -> Iterator[Subject]:
     study = Study(**{**config, "models": tuple(config["models"])})
     text = builtin_text() if study.text is None else read_text(Path(study.text))
     tokens = tokenize(text, study.vocabulary, study.length)
+    if tokens.sha256 != run.manifest["data"]["sha256"]:
+        raise InputError(f"{run.path} was made from another text than {study.text} now holds; restore that text")
     n = min(max(plan.tokens // study.length, 4), len(tokens.sequences))
     for kind in study.models:
         model, twin = (
@@ -214,16 +226,17 @@ def _saved_proxies(run: Run, kind: str, steps: Sequence[int]) -> dict[str, dict[
 
 
 def _of_model(plan: AuditPlan, progress: AuditProgress) -> Iterator[Subject]:
-    loaded = load_language_model(plan.target, plan.device, plan.trust_remote_code)
+    with torch.random.fork_rng():
+        # A head that is missing begins at random.
+        torch.manual_seed(plan.seed)
+        loaded = load_language_model(plan.target, plan.device, plan.trust_remote_code)
+        untrained = type(loaded.model)(loaded.config).to(plan.device).eval()
     if loaded.not_loaded and not plan.fit_head:
         raise InputError(
             f"{plan.target} must hold its head for a language-model loss, but {len(loaded.not_loaded)} weights are "
             f"missing, such as {next(iter(loaded.not_loaded))}; --fit-head 200 trains these alone before it is audited"
         )
     batches = _text_batches(plan, loaded, first=0, n_tokens=plan.tokens)
-    with torch.random.fork_rng():
-        torch.manual_seed(plan.seed)
-        untrained = type(loaded.model)(loaded.config).to(plan.device).eval()
     if loaded.not_loaded:
         _fit_head(plan, loaded, progress)
     objective: Objective = "causal" if loaded.kind == "decoder" else "masked"
