@@ -49,7 +49,7 @@ def test_a_study_is_audited_beside_its_nulls_and_its_earlier_proxies(study, tmp_
 
 
 def test_it_goes_on_where_it_stopped(study, tmp_path):
-    plan = AuditPlan(str(study.path), rank=4, tokens=640, sites=("resid",))
+    plan = AuditPlan(str(study.path), rank=4, tokens=640, sites=("resid.0", "resid.2"))
     whole = run_audit(plan, tmp_path / "whole", quiet)
     stopped = tmp_path / "stopped"
 

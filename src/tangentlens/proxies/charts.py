@@ -42,6 +42,7 @@ def charts(x: Any, n_charts: int, rank: int, seed: int = 0, least: int | None = 
         seed: Of the concepts.
         least: Charts with fewer rows have no plane; four times the rank if not given.
 
+    >>> import torch
     >>> rows = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))
     >>> charts(rows, n_charts=4, rank=2)
     Charts(4 of 4 concepts)

@@ -15,7 +15,7 @@ def kmeans(x: Any, rank: int, seed: int = 0) -> Subspace:
 
     Weighted by their rows the centers sum to the mean, so r + 1 of them span r dimensions.
 
-    >>> kmeans([[9.0, 0.1], [9.0, -0.1], [-9.0, 0.1], [-9.0, -0.1]], rank=1).basis.abs().T.tolist()
+    >>> kmeans([[9.0, 0.1], [9.0, -0.1], [-9.0, 0.1], [-9.0, -0.1]], rank=1).basis.abs().round(decimals=6).T.tolist()
     [[1.0, 0.0]]
     """
     principal = Principal.of(x)

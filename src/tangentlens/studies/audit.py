@@ -87,7 +87,8 @@ def run_audit(plan: AuditPlan, out: str | Path, progress: AuditProgress) -> Run:
             continue
         captured = {name: _rows(subject, name, sites, plan.seed) for name in ("trained", *NULLS)}
         about = Record(model=subject.name, step=subject.step, seed=plan.seed, quantity="loss", metric="loss")
-        run.write(subject.name, [replace(about, variant=name, value=loss) for name, (_, loss) in captured.items()])
+        if not run.has(subject.name):
+            run.write(subject.name, [replace(about, variant=name, value=loss) for name, (_, loss) in captured.items()])
         for done, site in enumerate(sites, start=1):
             progress(subject.name, site.name, done - 1, len(sites))
             if not run.has(_part(subject, site)):
