@@ -31,3 +31,10 @@ def test_a_start_that_the_matrix_annihilates_does_not_mislead(generator):
     start = torch.eye(600, dtype=torch.float64)[:, :8]
     exact = torch.linalg.eigh(x.T @ x).eigenvectors[:, -1:]
     assert float((leading_vectors(x.T @ x, 1, start).T @ exact).abs()) == pytest.approx(1, abs=1e-9)
+
+
+def test_a_start_that_holds_all_but_the_leader_does_not_mislead(generator):
+    axes = torch.linalg.qr(torch.randn(600, 600, generator=generator, dtype=torch.float64)).Q
+    matrix = axes * torch.arange(1, 601, dtype=torch.float64).flip(0) ** 2 @ axes.T
+    found = leading_vectors(matrix, 1, start=axes[:, 1:9])
+    assert float((found.T @ axes[:, :1]).abs()) == pytest.approx(1, abs=1e-6)

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Columns beyond those wanted, steps at least and at most, and the residual that counts as none.
-_SPARE, _LEAST, _STEPS, _TOLERANCE = 16, 3, 30, 1e-9
+# Columns beyond those wanted, steps before giving up, and the residual that counts as none.
+_SPARE, _STEPS, _TOLERANCE = 16, 30, 1e-9
 
 
 def leading_vectors(
@@ -14,7 +14,9 @@ def leading_vectors(
     """The eigenvectors of the `count` largest eigenvalues of a positive semi-definite matrix, the largest first.
 
     A block of vectors is multiplied and orthonormalised until those wanted stand still, which takes a few products
-    where the spectrum falls, or where `start` is nearly right. Where it does not fall, all eigenvectors are computed.
+    where the spectrum falls, or where `start` is nearly right. What stands still is an eigenvector, but not surely a
+    leading one: that no larger eigenvalue is left is then certified by a Cholesky factorisation. Where either fails,
+    all eigenvectors are computed.
 
     >>> leading_vectors(torch.diag(torch.tensor([1.0, 9.0, 4.0])), count=1).abs().T.tolist()
     [[0.0, 1.0, 0.0]]
@@ -27,12 +29,21 @@ def leading_vectors(
         block = torch.cat([start, block], dim=1)
     # Of a small matrix, all eigenvectors are found sooner.
     if 20 * block.shape[1] < d:
-        for step in range(_STEPS):
+        for _ in range(_STEPS):
             block = torch.linalg.qr(matrix @ block).Q
             image = matrix @ block
             values, turn = torch.linalg.eigh(block.T @ image)
             block, image = block @ turn.flip(1), image @ turn.flip(1)
             rest = image[:, :count] - block[:, :count] * values.flip(0)[:count]
-            if step >= _LEAST and float(values[-1]) > 0 and float(rest.norm()) <= _TOLERANCE * float(values[-1]):
-                return block[:, :count]
+            if float(rest.norm()) <= _TOLERANCE * float(values[-1]):
+                if _are_leading(matrix, block[:, :count], values.flip(0)[:count]):
+                    return block[:, :count]
+                break
     return torch.linalg.eigh(matrix).eigenvectors[:, -count:].flip(1)
+
+
+def _are_leading(matrix: Float[Tensor, "d d"], vectors: Float[Tensor, "d c"], values: Float[Tensor, "c"]) -> bool:
+    """Whether what is left of the matrix without these has no eigenvalue above the least of theirs."""
+    left = (vectors * values) @ vectors.T - matrix
+    left.diagonal().add_(values[-1] + 10 * _TOLERANCE * values[0])
+    return int(torch.linalg.cholesky_ex(left).info) == 0
