@@ -32,7 +32,7 @@ from rich.table import Table
 from tangentlens.alignment.checks import VERDICTS
 from tangentlens.errors import InputError
 from tangentlens.profile import Estimate, Profile, Watcher, run_profile
-from tangentlens.runs.run import open_run
+from tangentlens.runs.run import is_run, open_run
 from tangentlens.studies.study import DEMO, run_study
 
 app = typer.Typer(
@@ -201,8 +201,7 @@ def audit(
         device=device,
         trust_remote_code=trust_remote_code,
     )
-    of_run = (Path(target) / "manifest.json").exists()
-    default = Path(f"{target.rstrip('/')}-audit") if of_run else Path("runs") / f"audit-{Path(target).name}"
+    default = Path(f"{target.rstrip('/')}-audit") if is_run(target) else Path("runs") / f"audit-{Path(target).name}"
     with _audit_progress(hidden=quiet or as_json) as progress:
         run = run_audit(plan, out or default, progress)
     pages = run.manifest["audits"]

@@ -179,11 +179,4 @@ def share_records(about: Record, test: TangentTest) -> Iterator[Record]:
 
 
 def _estimate(about: Record, metric: str, interval: Interval) -> Record:
-    return replace(
-        about,
-        metric=metric,
-        value=interval.value,
-        ci_low=interval.low,
-        ci_high=interval.high,
-        ci_over=interval.over,
-    )
+    return replace(about, metric=metric, **interval.columns())

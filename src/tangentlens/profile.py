@@ -120,12 +120,7 @@ class _ModelProfile:
             "sites": {site.name: site.place for site in self.sites},
             "window": self.length,
         }
-        known = self.run.manifest.get("models", {}).get(self.name, facts)
-        if known["weights_sha256"] != facts["weights_sha256"]:
-            raise InputError(
-                f"{self.name} has other weights than when {self.run.path} was begun; choose another folder"
-            )
-        self.run.describe("models", {self.name: facts})
+        self.run.claim_model(self.name, facts)
         if self.run.has(self.name):
             return
         self.watcher.estimate(self._estimate())

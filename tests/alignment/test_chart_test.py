@@ -18,7 +18,7 @@ def made(seed=0, n=1600, d=16):
 def test_own_and_swapped_are_means_over_charts_and_over_the_other_planes():
     rows, gradients, sequences = made()
     found = charts(rows[:800], n_charts=4, rank=3)
-    test = chart_test(found, rows[800:], gradients[800:], sequences[800:])
+    test = chart_test(found, found.assign(rows[800:]), gradients[800:], sequences[800:])
     chart = found.assign(rows[800:])
     for order in (1.0, 2.0):
         own, swapped = [], []
@@ -40,4 +40,4 @@ def test_gradients_of_one_chart_alone_are_refused():
     found = charts(rows[:800], n_charts=4, rank=3)
     gradients[800:][found.assign(rows[800:]) != next(iter(found.planes))] = 0
     with pytest.raises(InputError, match="at least 2 charts must not be zero, but 1 of"):
-        chart_test(found, rows[800:], gradients[800:], sequences[800:])
+        chart_test(found, found.assign(rows[800:]), gradients[800:], sequences[800:])

@@ -38,14 +38,7 @@ class Audit:
         """One row per check and number."""
         return pl.DataFrame(
             [
-                {
-                    "check": check.name,
-                    "quantity": name,
-                    "value": found.value,
-                    "ci_low": found.low,
-                    "ci_high": found.high,
-                    "ci_over": found.over,
-                }
+                {"check": check.name, "quantity": name, **found.columns()}
                 for check in self.checks
                 for name, found in check.estimates.items()
             ]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tangentlens.alignment.intervals import (
     Interval,
-    cluster_bootstrap,
+    bootstrap_means,
     group_products,
     leave_one_out,
     sequence_groups,
@@ -134,11 +134,7 @@ class Audited:
 
     def anchor_means(self, values: Float[Tensor, "a q"]) -> tuple[Float[Tensor, "draws_plus_1 q"], int]:
         """Means over anchors, of all sequences and of sequences drawn with replacement; and how many there are."""
-        _, index = self.test.sequences[self.anchors].unique(return_inverse=True)
-        n = int(index.max()) + 1
+        means, n = bootstrap_means(values, self.test.sequences[self.anchors], self.seed)
         if n < 2:
             raise InputError(f"anchors must come from at least 2 sequences, but come from {n}; pass more sequences")
-        counted = torch.cat([values, torch.ones_like(values[:, :1])], dim=1)
-        sums = values.new_zeros(n, counted.shape[1]).index_add_(0, index, counted)
-        drawn = cluster_bootstrap(sums, seed=self.seed)
-        return drawn[:, :-1] / drawn[:, -1:], n
+        return means, n

@@ -10,7 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from tangentlens.alignment.intervals import Interval
-from tangentlens.alignment.share import check_order, spectral_weights
+from tangentlens.alignment.share import check_gradients, check_order, spectral_weights
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
@@ -72,9 +72,8 @@ def chance(gradients: Any, rank: int, order: float = 1, within: Subspace | None 
     moment = Moments.of(gradients).second_moment()
     if within is not None and within.dim != len(moment):
         raise InputError(f"`within` lies in R^{within.dim}, but the gradients in R^{len(moment)}; use the same site")
+    check_gradients(moment)
     values, vectors = torch.linalg.eigh(moment)
-    if float(values[-1]) <= 0:
-        raise InputError("the gradients must not all be zero, but they are; check that this site is in the loss")
     weights = spectral_weights(values, order)
     if within is None:
         return _of_random(rank, len(weights), 1.0, float(weights.square().sum()))

@@ -54,7 +54,7 @@ class ChartTest:
 
 def chart_test(
     charts: Charts,
-    activations: Float[Tensor, "n d"],
+    chart: Int[Tensor, "n"],
     gradients: Float[Tensor, "n d"],
     sequences: Int[Tensor, "n"],
     n_groups: int = 16,
@@ -66,12 +66,11 @@ def chart_test(
 
     Args:
         charts: Fitted on other sequences than those that come here.
-        activations: Rows, to tell each token's chart.
-        gradients: Gradients of the loss by those activations.
+        chart: Each token's, as `charts.assign` tells it.
+        gradients: Gradients of the loss by the tokens' activations.
         sequences: The id of the sequence each row came from.
         n_groups: Groups of sequences for the jackknife.
     """
-    chart = charts.assign(activations)
     groups = sequence_groups(sequences, n_groups)
     n_groups = int(groups.max()) + 1
     parts = {}

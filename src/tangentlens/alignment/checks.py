@@ -124,8 +124,9 @@ def own_and_swapped_charts(on: Audited) -> Check:
     """Own chart against other charts, and the same after gradients were dealt to other tokens."""
     found = charts(on.principal, N_CHARTS, max(on.rank // 2, 1), on.seed)
     dealt = torch.randperm(len(on.test.sequences), generator=on.generator()).to(on.test.sequences.device)
+    chart = found.assign(on.test.activations)
     real, null = (
-        chart_test(found, on.test.activations, gradients, on.test.sequences)
+        chart_test(found, chart, gradients, on.test.sequences)
         for gradients in (on.test.gradients, on.test.gradients[dealt])
     )
     energy, anisotropy, of_dealt = real.log_ratio(1.0), real.log_ratio(2.0), null.log_ratio(1.0)
@@ -151,13 +152,13 @@ def against_controls(on: Audited) -> Check:
         seed=on.seed,
     )
     ratios = {control: test.log_ratio(control) for control in test.variants[1:]}
-    p_values = {name: test.p_values.get(Cell(name, 1.0, "all"), 0.0) for name in ratios}
-    beaten = [name for name, ratio in ratios.items() if ratio.low > 0 and p_values[name] < 0.05]
+    p_values = {name: test.p_values.get(Cell(name, 1.0, "all")) for name in ratios}
+    beaten = [name for name, ratio in ratios.items() if ratio.low > 0 and (p_values[name] or 0.0) < 0.05]
     rest = [name for name in ratios if name not in beaten]
     return Check(
         "controls",
         f"the proxy takes {test.share()} of the energy: "
-        + "; ".join(compare(name, ratio, test.p_values.get(Cell(name, 1.0, "all"))) for name, ratio in ratios.items()),
+        + "; ".join(compare(name, ratio, p_values[name]) for name, ratio in ratios.items()),
         f"it takes more than {', '.join(beaten) or 'none'}, and not more than {', '.join(rest) or 'none'}",
         {f"log_ratio to {name}": ratio for name, ratio in ratios.items()},
     )
@@ -203,9 +204,8 @@ def rank_sweep(on: Audited) -> Check:
     for rank in ranks:
         proxy = semi_nmf(on.principal, rank, on.seed)
         shares = replicate_shares(on.totals, {PROXY: proxy, "pca": pca(on.principal, proxy.rank)}, (1.0,))
-        taken, by_pca = (log_share(share[:, 0]) for share in shares.values())
-        enrichment[rank] = jackknife(taken - torch.tensor(proxy.rank / d).log()).exp()
-        to_pca[rank] = jackknife(taken - by_pca)
+        enrichment[rank] = jackknife(log_share(shares[PROXY][:, 0]) - math.log(proxy.rank / d)).exp()
+        to_pca[rank] = _ratio(*shares.values())
     above = [str(rank) for rank in ranks if enrichment[rank].low > 1]
     beaten = [str(rank) for rank in ranks if to_pca[rank].low > 0]
     return Check(
@@ -221,8 +221,7 @@ def centred_or_raw(on: Audited) -> Check:
     """The proxy of rows around their mean, beside that of rows as they are."""
     raw = SemiNMF(on.rank, center=False, seed=on.seed).fit(on.fit.activations).subspace()
     shares = replicate_shares(on.totals, {PROXY: on.proxy, "raw": raw}, (1.0,))
-    centred, uncentred = (share[:, 0] for share in shares.values())
-    ratio, share = jackknife(log_share(centred) - log_share(uncentred)), share_jackknife(uncentred)
+    ratio, share = _ratio(*shares.values()), share_jackknife(shares["raw"][:, 0])
     word = "more" if ratio.low > 0 else "less" if ratio.high < 0 else "as much, as far as can be told,"
     return Check(
         "centred or raw",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,6 +33,10 @@ class Interval:
         """The interval of a share, from that of its log-odds; it lies between 0 and 1."""
         value, low, high = torch.tensor([self.value, self.low, self.high], dtype=torch.float64).sigmoid().tolist()
         return Interval(value, low, high, self.over)
+
+    def columns(self) -> dict[str, Any]:
+        """As tables and records name them."""
+        return {"value": self.value, "ci_low": self.low, "ci_high": self.high, "ci_over": self.over}
 
     def __repr__(self) -> str:
         return f"{self.value:#.3g} [{self.low:#.3g}, {self.high:#.3g}]"
@@ -151,6 +156,17 @@ def cluster_bootstrap(
     )
     times = torch.cat([torch.ones_like(counts[:1]), counts])
     return (times @ sums.flatten(1)).unflatten(1, sums.shape[1:])
+
+
+def bootstrap_means(
+    values: Float[Tensor, "n q"], sequences: Int[Tensor, "n"], seed: int
+) -> tuple[Float[Tensor, "draws_plus_1 q"], int]:
+    """Means over rows, of all sequences and of sequences drawn with replacement; and how many sequences there are."""
+    _, index = sequences.unique(return_inverse=True)
+    n_sequences = int(index.max()) + 1
+    counted = torch.cat([values, torch.ones_like(values[:, :1])], dim=1).double()
+    drawn = cluster_bootstrap(counted.new_zeros(n_sequences, counted.shape[1]).index_add_(0, index, counted), seed=seed)
+    return drawn[:, :-1] / drawn[:, -1:], n_sequences
 
 
 def bootstrap_interval(replicates: Float[Tensor, "draws_plus_1"], n_sequences: int, level: float = 0.95) -> Interval:

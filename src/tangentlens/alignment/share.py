@@ -13,9 +13,6 @@ from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
 
-# Leading eigenvectors of a moment, from which those of a moment nearby are found.
-_NEAR = 8
-
 
 def share(gradients: Any, q: Subspace, order: float = 1) -> float:
     """sum_k lambda_k^order |Q^T v_k|^2 / sum_k lambda_k^order over the second moment of the gradients.
@@ -33,13 +30,8 @@ def share(gradients: Any, q: Subspace, order: float = 1) -> float:
     moment = Moments.of(gradients).second_moment()
     if q.dim != len(moment):
         raise InputError(f"the subspace lies in R^{q.dim}, but the gradients in R^{len(moment)}; use the same site")
-    return float(moment_share(moment, q, order))
-
-
-def moment_share(moment: Float[Tensor, "d d"], q: Subspace, order: float) -> Float[Tensor, ""]:
-    """`share` from the second moment itself."""
     check_order(order)
-    return moment_shares(moment, {"q": q}, (order,))[0, 0]
+    return float(moment_shares(moment, {"q": q}, (order,))[0, 0])
 
 
 def moment_shares(
@@ -56,8 +48,7 @@ def moment_shares(
         orders: Of the shares.
         start: Leading eigenvectors of a moment close by, to find this one's sooner.
     """
-    if float(moment.trace()) <= 0:
-        raise InputError("the gradients must not all be zero, but they are; check that this site is in the loss")
+    check_gradients(moment)
     # Squares of very small or large moments would vanish or overflow.
     moment = moment / moment.trace()
     bases = torch.cat([q.basis for q in subspaces.values()], dim=1)
@@ -78,10 +69,12 @@ def moment_shares(
 
 
 def replicate_shares(
-    totals: Float[Tensor, "replicates d d"], subspaces: Mapping[str, Subspace], orders: Sequence[float]
+    totals: Float[Tensor, "replicates d d"],
+    subspaces: Mapping[str, Subspace],
+    orders: Sequence[float],
+    start: Float[Tensor, "d c"] | None = None,
 ) -> dict[str, Float[Tensor, "replicates orders"]]:
-    """Every share of every order for moments that differ little, as those of `leave_one_out` do."""
-    start = leading_vectors(totals[0], _NEAR) if math.inf in orders else None
+    """`moment_shares` of several moments that differ little, as those of `leave_one_out` do, by subspace."""
     found = torch.stack([moment_shares(total, subspaces, orders, start) for total in totals])
     return dict(zip(subspaces, found.unbind(dim=1), strict=True))
 
@@ -91,6 +84,12 @@ def spectral_weights(values: Float[Tensor, "d"], order: float) -> Float[Tensor, 
     relative = values.clamp_min(0) / values[-1]
     weights = (relative == 1).double() if order == math.inf else relative**order
     return weights / weights.sum()
+
+
+def check_gradients(moment: Float[Tensor, "d d"]) -> None:
+    """Refuse the moment of gradients that are all zero."""
+    if float(moment.trace()) <= 0:
+        raise InputError("the gradients must not all be zero, but they are; check that this site is in the loss")
 
 
 def check_order(order: float) -> None:

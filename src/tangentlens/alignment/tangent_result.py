@@ -130,10 +130,7 @@ def _row(
     return {
         "metric": metric,
         **cell._asdict(),
-        "value": share.value,
-        "ci_low": share.low,
-        "ci_high": share.high,
-        "ci_over": share.over,
+        **share.columns(),
         "log_ratio": ratio and ratio.value,
         "log_ratio_low": ratio and ratio.low,
         "log_ratio_high": ratio and ratio.high,

@@ -13,7 +13,7 @@ from torch import Tensor
 from tangentlens.alignment.chance import Chance, chance_beside
 from tangentlens.alignment.frequency import N_BINS, FrequencyBins
 from tangentlens.alignment.intervals import (
-    cluster_bootstrap,
+    bootstrap_means,
     group_products,
     leave_one_out,
     sequence_groups,
@@ -32,6 +32,8 @@ ORDERS = (1.0, 2.0, math.inf)
 BINNED_ORDERS = (1.0, 2.0)
 # How often a control that is drawn is drawn; its share is the mean.
 N_DRAWS = 8
+# Leading eigenvectors of all test gradients, from which those without a group are found.
+_NEAR = 8
 
 
 def tangent_test(
@@ -201,7 +203,8 @@ class _Tested:
         totals = leave_one_out(parts)
         values, vectors = torch.linalg.eigh(totals[0])
         orders = ORDERS if freq_bin == "all" else BINNED_ORDERS
-        replicates = torch.stack(list(replicate_shares(totals, self.subspaces, orders).values()), dim=1)
+        near = vectors[:, -_NEAR:].flip(1)
+        replicates = torch.stack(list(replicate_shares(totals, self.subspaces, orders, near).values()), dim=1)
         for number, order in enumerate(orders):
             for variant, found in self._by_variant(replicates[:, :, number]).items():
                 self.shares[Cell(variant, order, freq_bin)] = found
@@ -245,15 +248,11 @@ class _Tested:
         self, tokenwise: Float[Tensor, "n variants"], ids: Int[Tensor, "n"], freq_bin: str, seed: int
     ) -> None:
         used = ~tokenwise[:, 0].isnan()
-        _, index = ids[used].unique(return_inverse=True)
-        n_sequences = int(index.max()) + 1
+        replicates, n_sequences = bootstrap_means(tokenwise[used], ids[used], seed)
         if n_sequences < 2:
             return
-        counted = torch.cat([tokenwise[used].double(), torch.ones_like(tokenwise[used][:, :1]).double()], dim=1)
-        sums = counted.new_zeros(n_sequences, counted.shape[1]).index_add_(0, index, counted)
-        replicates = cluster_bootstrap(sums, seed=seed)
         self.n_sequences[freq_bin] = n_sequences
-        for variant, found in self._by_variant(replicates[:, :-1] / replicates[:, -1:]).items():
+        for variant, found in self._by_variant(replicates).items():
             self.token_shares[TokenCell(variant, freq_bin)] = found
 
     def result(self, n_bins: int) -> TangentTest:

@@ -72,6 +72,13 @@ class Run:
         manifest[section] = manifest.get(section, {}) | dict(facts)
         _write_manifest(self.path, manifest)
 
+    def claim_model(self, name: str, facts: Mapping[str, Any]) -> None:
+        """Put what is known of a model into the manifest; one with other weights than before is refused."""
+        known = self.manifest.get("models", {}).get(name, facts)
+        if known["weights_sha256"] != facts["weights_sha256"]:
+            raise InputError(f"{name} has other weights than when {self.path} was begun; choose another folder")
+        self.describe("models", {name: facts})
+
     def save_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
         """Write named tensors and text about them."""
         data = safetensors.torch.save({key: tensor.contiguous() for key, tensor in tensors.items()}, metadata)
@@ -116,6 +123,11 @@ def _file_name(name: str) -> str:
     return quote(name, safe="@=").replace(".", "%2E", name.startswith("."))
 
 
+def is_run(path: str | Path) -> bool:
+    """Whether there is a run at `path`, sound or not."""
+    return (Path(path) / "manifest.json").exists()
+
+
 def open_run(path: str | Path) -> Run:
     """Open a run directory that exists."""
     _read_manifest(Path(path))
@@ -132,7 +144,7 @@ def create_run(path: str | Path, config: Mapping[str, Any]) -> Run:
     config = json.loads(json.dumps(config))
     make_directory(path)
     folders = ("records", "tensors")
-    if (path / "manifest.json").exists():
+    if is_run(path):
         known = _read_manifest(path)["config"]
         # A run in which nothing was measured yet, as after a mistyped option, is made anew.
         if known == config or any(any((path / folder).glob("[!.]*")) for folder in folders):

@@ -19,19 +19,18 @@ from tangentlens.capture.backward import gradients
 from tangentlens.capture.batch import Objective
 from tangentlens.capture.hooks import Rows
 from tangentlens.capture.sites import Site, find_sites
-from tangentlens.corpora.text import builtin_text, read_text
-from tangentlens.corpora.tokens import MASK, tokenize
+from tangentlens.corpora.tokens import MASK
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.measures import share_records
 from tangentlens.models.load import LoadedModel, load_language_model
-from tangentlens.models.small import Kind, small_model, weight_hash
+from tangentlens.models.small import Kind, weight_hash
 from tangentlens.runs.records import Record
-from tangentlens.runs.run import Run, create_run, open_run
-from tangentlens.studies.study import Study
+from tangentlens.runs.run import Run, create_run, is_run, open_run
+from tangentlens.studies.study import Study, study_model, study_tokens
 from tangentlens.training.loop import Checkpoint, Recipe
-from tangentlens.training.objectives import IGNORED, causal_batch, draw, masked_batch
+from tangentlens.training.objectives import IGNORED, batch_for, draw
 
 # Sequences in a forward pass.
 _BATCH = 16
@@ -59,9 +58,9 @@ class Subject:
     """A model to audit, its untrained twin, and the batches that give both their gradients."""
 
     name: str
+    kind: Kind
     model: nn.Module
     untrained: nn.Module
-    objective: Objective
     batches: Sequence[Mapping[str, Tensor]]
     exclude: Sequence[int]
     counts: Int[Tensor, "vocabulary"]
@@ -75,12 +74,12 @@ AuditProgress = Callable[[str, str, int, int], None]
 
 def run_audit(plan: AuditPlan, out: str | Path, progress: AuditProgress) -> Run:
     """Audit every model of the plan's target at every site into the run directory `out`; goes on where it stopped."""
-    subjects = _of_study(plan) if (Path(plan.target) / "manifest.json").exists() else _of_model(plan, progress)
+    subjects = _of_study(plan) if is_run(plan.target) else _of_model(plan, progress)
     # What cannot be audited leaves no folder behind.
     first = next(subjects)
     run = create_run(out, {"command": "audit", **asdict(plan)})
     for subject in chain([first], subjects):
-        _check_weights(run, subject)
+        run.claim_model(subject.name, {"weights_sha256": weight_hash(subject.model)})
         sites = _sites(subject.model, plan.sites)
         progress(subject.name, "gradients", 0, len(sites))
         if all(run.has(_part(subject, site)) for site in sites):
@@ -100,13 +99,6 @@ def run_audit(plan: AuditPlan, out: str | Path, progress: AuditProgress) -> Run:
 NULLS = ("untrained", "shuffled labels")
 
 
-def _check_weights(run: Run, subject: Subject) -> None:
-    facts = {"weights_sha256": weight_hash(subject.model)}
-    if run.manifest.get("models", {}).get(subject.name, facts) != facts:
-        raise InputError(f"{subject.name} has other weights than when {run.path} was begun; choose another folder")
-    run.describe("models", {subject.name: facts})
-
-
 def _rows(subject: Subject, which: str, sites: Sequence[Site], seed: int) -> tuple[dict[str, Rows], float]:
     """The rows of every site, and the loss, of the model or of one of its nulls."""
     model = subject.untrained if which == "untrained" else subject.model
@@ -116,7 +108,8 @@ def _rows(subject: Subject, which: str, sites: Sequence[Site], seed: int) -> tup
         batches = [_with_shuffled_labels(batch, make) for batch in batches]
     # Sites are modules of one model, and the twin has its own under the same names.
     own = find_sites(model, [site.name for site in sites])
-    return gradients(model, batches, own, subject.objective, subject.exclude)
+    objective: Objective = "causal" if subject.kind == "decoder" else "masked"
+    return gradients(model, batches, own, objective, subject.exclude)
 
 
 def _with_shuffled_labels(batch: Mapping[str, Tensor], make: torch.Generator) -> dict[str, Tensor]:
@@ -188,30 +181,21 @@ def _of_study(plan: AuditPlan) -> Iterator[Subject]:
         )
     config = run.manifest["config"]
     study = Study(**{**config, "models": tuple(config["models"])})
-    text = builtin_text() if study.text is None else read_text(Path(study.text))
-    tokens = tokenize(text, study.vocabulary, study.length)
+    tokens = study_tokens(study)
     if tokens.sha256 != run.manifest["data"]["sha256"]:
         raise InputError(f"{run.path} was made from another text than {study.text} now holds; restore that text")
     n = min(max(plan.tokens // study.length, 4), len(tokens.sequences))
     for kind in study.models:
-        model, twin = (
-            small_model(kind, tokens.vocabulary, study.layers, study.width, study.length, MASK, study.seed)
-            for _ in range(2)
-        )
+        model, twin = (study_model(study, kind, tokens.vocabulary) for _ in range(2))
         checkpoint = Checkpoint(run, f"{kind}-checkpoint")
         step, _ = checkpoint.position()
         if not step:
             raise InputError(f"{run.path} must hold a trained {kind}, but it has not been trained yet; finish the run")
         checkpoint.restore(model, Recipe(study.steps, study.learning_rate))
         sequences, make = draw(tokens.sequences, n, plan.seed, study.steps)
-        batches = [_batch(kind, some, MASK, study.mask_rate, make) for some in sequences.split(_BATCH)]
+        batches = [batch_for(kind, some, MASK, study.mask_rate, make) for some in sequences.split(_BATCH)]
         earlier = _saved_proxies(run, kind, study.schedule())
-        objective: Objective = "causal" if kind == "decoder" else "masked"
-        yield Subject(kind, model.eval(), twin.eval(), objective, batches, (), tokens.counts, step, earlier)
-
-
-def _batch(kind: Kind, sequences: Tensor, mask: int, rate: float, make: torch.Generator) -> dict[str, Tensor]:
-    return causal_batch(sequences) if kind == "decoder" else masked_batch(sequences, mask, rate, make)
+        yield Subject(kind, kind, model.eval(), twin.eval(), batches, (), tokens.counts, step, earlier)
 
 
 def _saved_proxies(run: Run, kind: str, steps: Sequence[int]) -> dict[str, dict[str, Subspace]]:
@@ -240,10 +224,9 @@ def _of_model(plan: AuditPlan, progress: AuditProgress) -> Iterator[Subject]:
     batches = _text_batches(plan, loaded, first=0, n_tokens=plan.tokens)
     if loaded.not_loaded:
         _fit_head(plan, loaded, progress)
-    objective: Objective = "causal" if loaded.kind == "decoder" else "masked"
     # The loss of a masked model is where its masks are.
-    exclude = sorted(loaded.special_ids - ({loaded.mask_id} if objective == "masked" else set()))
-    yield Subject(loaded.name, loaded.model, untrained, objective, batches, exclude, _counts(batches))
+    exclude = sorted(loaded.special_ids - ({loaded.mask_id} if loaded.kind == "encoder" else set()))
+    yield Subject(loaded.name, loaded.kind, loaded.model, untrained, batches, exclude, _counts(batches))
 
 
 def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"]:
@@ -266,7 +249,7 @@ def _text_batches(plan: AuditPlan, loaded: LoadedModel, first: int, n_tokens: in
     make = torch.Generator().manual_seed(plan.seed + first)
     batches = []
     for some in torch.stack(found).split(_BATCH):
-        batch = _batch(loaded.kind, some, loaded.mask_id, plan.mask_rate, make)
+        batch = batch_for(loaded.kind, some, loaded.mask_id, plan.mask_rate, make)
         tokens = torch.cat([before.expand(len(some), -1), batch["input_ids"], after.expand(len(some), -1)], dim=1)
         labels = nn.functional.pad(batch["labels"], (len(before), len(after)), value=IGNORED)
         batches.append({"input_ids": tokens.to(plan.device), "labels": labels.to(plan.device)})

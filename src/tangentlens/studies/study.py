@@ -16,7 +16,7 @@ from tangentlens.lens import Lens, log_steps
 from tangentlens.models.small import Kind, small_model, weight_hash
 from tangentlens.runs.run import Run, create_run
 from tangentlens.training.loop import Checkpoint, Recipe, train
-from tangentlens.training.objectives import causal_batch, draw, masked_batch
+from tangentlens.training.objectives import batch_for, draw
 
 
 @dataclass(frozen=True)
@@ -54,14 +54,13 @@ StudyProgress = Callable[[str, int, float], None]
 
 def run_study(study: Study, out: str | Path, progress: StudyProgress) -> Run:
     """Train each model of the study with the lens on, into the run directory `out`; goes on where it was stopped."""
-    text = builtin_text() if study.text is None else read_text(Path(study.text))
-    tokens = tokenize(text, study.vocabulary, study.length)
+    tokens = study_tokens(study)
     if len(tokens.sequences) < study.batch:
         raise InputError(
             f"the text must give at least {study.batch} sequences of {study.length} tokens, but gives "
             f"{len(tokens.sequences)}; use a longer text"
         )
-    models = {kind: _model(study, kind, tokens.vocabulary) for kind in study.models}
+    models = {kind: study_model(study, kind, tokens.vocabulary) for kind in study.models}
     for model in models.values():
         find_sites(model, study.sites)
     run = create_run(out, asdict(study))
@@ -75,7 +74,14 @@ def run_study(study: Study, out: str | Path, progress: StudyProgress) -> Run:
     return run
 
 
-def _model(study: Study, kind: Kind, vocabulary: int) -> nn.Module:
+def study_tokens(study: Study) -> TokenizedText:
+    """The text that the study trains on."""
+    text = builtin_text() if study.text is None else read_text(Path(study.text))
+    return tokenize(text, study.vocabulary, study.length)
+
+
+def study_model(study: Study, kind: Kind, vocabulary: int) -> nn.Module:
+    """A model of the study before its training."""
     return small_model(kind, vocabulary, study.layers, study.width, study.length, MASK, study.seed)
 
 
@@ -104,9 +110,7 @@ def _train_one(
 
     def batch(number: int) -> dict[str, Tensor]:
         sequences, generator = draw(tokens.sequences, study.batch, study.seed, number)
-        if kind == "decoder":
-            return causal_batch(sequences)
-        return masked_batch(sequences, MASK, study.mask_rate, generator)
+        return batch_for(kind, sequences, MASK, study.mask_rate, generator)
 
     recipe = Recipe(study.steps, study.learning_rate)
     train(model, batch, recipe, lens, checkpoint, lambda done, loss: progress(kind, done, loss))

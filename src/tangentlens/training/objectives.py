@@ -4,6 +4,8 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from tangentlens.models.small import Kind
+
 IGNORED = -100
 
 
@@ -18,6 +20,13 @@ def draw(
 def causal_batch(sequences: Int[Tensor, "n length"]) -> dict[str, Tensor]:
     """Predict each next token."""
     return {"input_ids": sequences, "labels": sequences}
+
+
+def batch_for(
+    kind: Kind, sequences: Int[Tensor, "n length"], mask: int, rate: float, generator: torch.Generator
+) -> dict[str, Tensor]:
+    """What a decoder or an encoder is asked to predict."""
+    return causal_batch(sequences) if kind == "decoder" else masked_batch(sequences, mask, rate, generator)
 
 
 def masked_batch(
