@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tangentlens.geometry.leading import leading_vectors
+from tangentlens.geometry.leading import leading_directions, leading_vectors
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,25 @@ def test_a_start_that_holds_all_but_the_leader_does_not_mislead(generator):
     matrix = axes * torch.arange(1, 601, dtype=torch.float64).flip(0) ** 2 @ axes.T
     found = leading_vectors(matrix, 1, start=axes[:, 1:9])
     assert float((found.T @ axes[:, :1]).abs()) == pytest.approx(1, abs=1e-6)
+
+
+@pytest.mark.parametrize(("n", "d"), [(2000, 300), (40, 300), (2000, 60)])
+def test_leading_directions_hold_nearly_what_eigenvectors_hold(n, d):
+    """In the wide cases from a random block, in the narrow one from all eigenvectors."""
+    make = torch.Generator().manual_seed(0)
+    rows = torch.randn(n, d, generator=make, dtype=torch.float64) * torch.arange(1, d + 1) ** -0.8
+    directions, along = leading_directions(rows, 20)
+    torch.testing.assert_close(directions.T @ directions, torch.eye(20, dtype=torch.float64))
+    torch.testing.assert_close(along, rows @ directions)
+    held, best = along.square().sum(dim=0), torch.linalg.svdvals(rows)[:20] ** 2
+    assert 0.99 * float(best.sum()) < float(held.sum()) <= float(best.sum()) * (1 + 1e-9)
+    assert (held.diff() <= 0).all()
+    mixed = along.T @ along - held.diag()
+    assert float(mixed.abs().amax()) < 1e-9 * float(held[0])
+
+
+def test_leading_directions_of_low_rank_rows_hold_all_of_them():
+    make = torch.Generator().manual_seed(0)
+    rows = torch.randn(500, 3, generator=make) @ torch.randn(3, 400, generator=make)
+    directions, along = leading_directions(rows, 8)
+    torch.testing.assert_close(along @ directions.T, rows, atol=1e-4, rtol=0)

@@ -26,15 +26,15 @@ def ica(x: Any, rank: int, seed: int = 0) -> Subspace:
     """
     principal = Principal.of(x)
     principal.check_rank(rank)
-    spread = principal.values.sqrt()
-    count = min(rank + SPARE, int((spread > 1e-6 * spread[0]).sum()))
-    deviations = (spread[:count] / principal.scale).to(principal.rows)
-    white = principal.coordinates(count) / deviations
+    directions, points = principal.leading(rank + SPARE)
+    deviations = points.square().mean(dim=0).sqrt()
+    count = int((deviations > 1e-6 * deviations[0]).sum())
+    white = points[:, :count] / deviations[:count]
     unmixing = _independent_directions(white, seed)
     contrast = (_log_cosh(white @ unmixing.T).mean(dim=0) - _GAUSSIAN).abs()
     chosen = unmixing[contrast.argsort(descending=True)[:rank]].double()
-    directions = principal.vectors[:, :count] * deviations.double()
-    return Subspace.span(torch.nn.functional.normalize(chosen @ directions.T, dim=1), rank=min(rank, count))
+    added = chosen @ (directions * deviations)[:, :count].double().T
+    return Subspace.span(torch.nn.functional.normalize(added, dim=1), rank=min(rank, count))
 
 
 def _independent_directions(white: Float[Tensor, "n m"], seed: int) -> Float[Tensor, "m m"]:

@@ -22,8 +22,7 @@ def kmeans(x: Any, rank: int, seed: int = 0) -> Subspace:
     principal.check_rank(rank)
     if len(principal.rows) <= rank:
         raise InputError(f"{rank + 1} clusters need more than {rank} rows, but {len(principal.rows)} came")
-    directions = principal.vectors[:, : rank + SPARE]
-    points = principal.coordinates(directions.shape[1]).double()
+    directions, points = (part.double() for part in principal.leading(rank + SPARE))
     label = k_means(points, rank + 1, seed)
     used, index = label.unique(return_inverse=True)
     sums = points.new_zeros(len(used), points.shape[1]).index_add_(0, index, points)

@@ -15,13 +15,15 @@ from tangentlens.geometry.rows import as_rows, unit_scale
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.principal import SPARE, Principal
 
-# The start is looked for on so many rows, in so many steps, under a penalty on codes that falls between these.
-_START_ROWS, _START_STEPS = 2048, 40
+# The start is looked for on so many rows, in so many turns, under a penalty on codes that falls between these.
+_START_ROWS, _START_TURNS = 1024, 40
 _PENALTY_FIRST, _PENALTY_LAST = 0.3, 0.001
 # At most so many attempts, and so many concepts in all of them, unless one attempt has more.
-_START_ATTEMPTS, _START_CONCEPTS = 4, 32
-# Sweeps over the codes for each solution of the dictionary, and codes that are improved from one product.
-_SWEEPS, _FIRST_SWEEPS, _BLOCK = 2, 10, 8
+_START_ATTEMPTS, _START_CONCEPTS = 4, 16
+# Steps of the codes for each solution of the dictionary: in the start, when codes begin at zero, and afterwards.
+_START_STEPS, _FIRST_STEPS, _STEPS = 6, 30, 16
+# Codes of new rows: at most so many rounds of so many steps; momentum begins anew with each.
+_TRANSFORM_ROUNDS, _TRANSFORM_STEPS = 40, 50
 
 
 class SemiNMF:
@@ -29,8 +31,8 @@ class SemiNMF:
 
     The rows are first expressed in their leading `k + 16` principal directions. Many dictionaries fit equally well, so
     the start decides which is found: extreme rows, then alternating steps under a penalty on the codes that fades away,
-    which prefers the dictionary with the sparsest codes. From there codes (coordinate by coordinate) and dictionary
-    (exactly) take turns on the plain objective, so the error never rises (docs/concepts.md, 'Tangent proxy').
+    which prefers the dictionary with the sparsest codes. From there codes (a few steps) and dictionary (exactly)
+    take turns on the plain objective until the error stands still; it never rises (docs/concepts.md, 'Tangent proxy').
 
     Args:
         n_components: Number of concepts, k.
@@ -59,7 +61,7 @@ class SemiNMF:
     n_iter_: int
 
     def __init__(
-        self, n_components: int, center: bool = True, max_iter: int = 200, tol: float = 2e-3, seed: int = 0
+        self, n_components: int, center: bool = True, max_iter: int = 200, tol: float = 4e-3, seed: int = 0
     ) -> None:
         self.n_components = n_components
         self.center = center
@@ -71,8 +73,8 @@ class SemiNMF:
         """Fit to rows `x` (or their `Principal`), starting from the dictionary of an earlier fit if one is given."""
         principal = Principal.of(x, self.center)
         self._check(principal, init)
-        directions = principal.vectors[:, : self.n_components + SPARE].to(principal.rows)
-        points = principal.coordinates(directions.shape[1]).T.contiguous()
+        directions, coordinates = principal.leading(self.n_components + SPARE)
+        points = coordinates.T.contiguous()
         if init is None:
             dictionary = _sparse_start(points, self.n_components, self.center, self.seed)
         else:
@@ -83,9 +85,12 @@ class SemiNMF:
         error = math.inf
         for n_iter in range(1, self.max_iter + 1):
             # Codes begin at zero, and must catch up with the dictionary before it is solved for anew.
-            _improve_codes(codes, points, dictionary, sweeps=_SWEEPS if n_iter > 1 else _FIRST_SWEEPS)
-            dictionary, explained = _best_dictionary(codes, points)
+            moved = _improved_codes(codes, points, dictionary, _STEPS if n_iter > 1 else _FIRST_STEPS)
+            found, explained = _best_dictionary(moved, points)
             previous, error = error, 1 - explained / energy
+            # Momentum may overshoot: such a turn is the last, and does not count.
+            if error <= previous:
+                codes, dictionary = _rescaled(moved, found)
             if previous - error <= self.tol * max(error, 0.01):
                 break
         within = float(points.square().sum(dtype=torch.float64))
@@ -124,7 +129,15 @@ class SemiNMF:
             )
         # Products of very small or large numbers would vanish or overflow; codes do not depend on the common scale.
         scale = unit_scale(self.components_)
-        return _non_negative_least_squares((rows - self.mean_) / scale, self.components_ / scale)
+        points = ((rows - self.mean_) / scale).T
+        lengths = (self.components_ / scale).norm(dim=1)
+        dictionary = normalize(self.components_ / scale, dim=1)
+        codes = points.new_zeros(len(dictionary), points.shape[1])
+        for _ in range(_TRANSFORM_ROUNDS):
+            before, codes = codes, _improved_codes(codes, points, dictionary, _TRANSFORM_STEPS)
+            if float((codes - before).norm()) <= 1e-5 * float(codes.norm()):
+                break
+        return (codes.T / lengths.clamp_min(torch.finfo(lengths.dtype).tiny)).contiguous()
 
     def dominant(self, x: Any) -> Int[Tensor, "n"]:
         """The concept that adds most to each row."""
@@ -164,11 +177,10 @@ def _sparse_attempt(
 ) -> tuple[Float[Tensor, "k m"], float]:
     """Alternate under a penalty on the codes that fades; the dictionary, and the penalised objective at the end."""
     codes = points.new_zeros(len(dictionary), points.shape[1])
-    for step in range(_START_STEPS):
-        penalty = _PENALTY_FIRST * (_PENALTY_LAST / _PENALTY_FIRST) ** (step / (_START_STEPS - 1))
-        _improve_codes(codes, points, dictionary, penalty=penalty)
-        dictionary, _ = _best_dictionary(codes, points)
-        dictionary = _rescaled(codes, dictionary)
+    for turn in range(_START_TURNS):
+        penalty = _PENALTY_FIRST * (_PENALTY_LAST / _PENALTY_FIRST) ** (turn / (_START_TURNS - 1))
+        codes = _improved_codes(codes, points, dictionary, _START_STEPS, penalty)
+        codes, dictionary = _rescaled(codes, _best_dictionary(codes, points)[0])
         unused = dictionary.square().sum(dim=1) == 0
         if unused.any():
             # A concept that died starts anew at the rows that the others fit worst.
@@ -198,25 +210,25 @@ def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, make: to
     return torch.stack(corners)
 
 
-def _improve_codes(
+def _improved_codes(
     codes: Float[Tensor, "k n"],
     points: Float[Tensor, "m n"],
     dictionary: Float[Tensor, "k m"],
-    sweeps: int = 1,
+    steps: int,
     penalty: float = 0.0,
-) -> None:
-    """Sweeps of coordinate descent over the concepts, in place; each concept's codes go to their optimum."""
-    gram, fits = dictionary @ dictionary.T, dictionary @ points - penalty
-    lengths = gram.diagonal().tolist()
-    for first in list(range(0, len(codes), _BLOCK)) * sweeps:
-        last = min(first + _BLOCK, len(codes))
-        # Gradients of a block in one product, kept up to date within the block: most of the time is reading the codes.
-        rest = torch.addmm(fits[first:last], gram[first:last], codes, alpha=-1)
-        for j in range(first, last):
-            if lengths[j] > 0:
-                moved = torch.add(codes[j], rest[j - first], alpha=1 / lengths[j]).clamp_min_(0)
-                rest[j + 1 - first :].addr_(gram[j + 1 : last, j], moved - codes[j], alpha=-1)
-                codes[j] = moved
+) -> Float[Tensor, "k n"]:
+    """Projected gradient steps with momentum, for all rows at once. The concepts must have length 1, or 0."""
+    gram = dictionary @ dictionary.T
+    steepest = float(torch.linalg.eigvalsh(gram)[-1]) or 1.0
+    fits = (dictionary @ points).sub_(penalty).div_(steepest)
+    keep = torch.eye(len(gram), dtype=gram.dtype, device=gram.device) - gram / steepest
+    ahead, momentum = codes, 1.0
+    for _ in range(steps):
+        moved = torch.addmm(fits, keep, ahead).clamp_min_(0)
+        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = torch.lerp(codes, moved, 1 + (momentum - 1) / following)
+        codes, momentum = moved, following
+    return codes
 
 
 def _best_dictionary(codes: Float[Tensor, "k n"], points: Float[Tensor, "m n"]) -> tuple[Float[Tensor, "k m"], float]:
@@ -227,30 +239,8 @@ def _best_dictionary(codes: Float[Tensor, "k n"], points: Float[Tensor, "m n"]) 
     return dictionary.to(points), float((dictionary * fits).sum())
 
 
-def _rescaled(codes: Float[Tensor, "k n"], dictionary: Float[Tensor, "k m"]) -> Float[Tensor, "k m"]:
-    """The dictionary with concepts of length 1; the codes take the lengths, in place, so that a penalty sees them."""
-    lengths = dictionary.norm(dim=1, keepdim=True)
-    codes *= lengths
-    return normalize(dictionary, dim=1)
-
-
-def _non_negative_least_squares(rows: Float[Tensor, "n m"], dictionary: Float[Tensor, "k m"]) -> Float[Tensor, "n k"]:
-    """For all rows at once: projected gradient steps with momentum, restarted if it errs.
-
-    Concepts are far from orthogonal, and column by column this would take thousands of sweeps.
-    """
-    gram, fits = dictionary @ dictionary.T, rows @ dictionary.T
-    steepest = torch.linalg.matrix_norm(gram, ord=2)
-    codes = ahead = torch.zeros_like(fits)
-    momentum = 1.0
-    for _ in range(2000):
-        moved = (ahead - (ahead @ gram - fits) / steepest).clamp_min_(0)
-        step = moved - codes
-        if float(((ahead - moved) * step).sum()) > 0:
-            momentum = 1.0
-        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        ahead = moved + (momentum - 1) / following * step
-        codes, momentum = moved, following
-        if float(step.norm()) <= 1e-6 * float(codes.norm()):
-            break
-    return codes
+def _rescaled(
+    codes: Float[Tensor, "k n"], dictionary: Float[Tensor, "k m"]
+) -> tuple[Float[Tensor, "k n"], Float[Tensor, "k m"]]:
+    """Both with concepts of length 1: the codes take the lengths, in place, so that a penalty sees them."""
+    return codes.mul_(dictionary.norm(dim=1, keepdim=True)), normalize(dictionary, dim=1)

@@ -20,8 +20,7 @@ def shuffled(x: Any, rank: int, seed: int = 0) -> Subspace:
     """
     principal = Principal.of(x)
     principal.check_rank(rank)
-    variances = principal.vectors.square() @ principal.values
-    columns = variances.argsort(descending=True, stable=True)[: rank + SPARE]
+    columns = principal.points.square().mean(dim=0).argsort(descending=True, stable=True)[: rank + SPARE]
     make = torch.Generator().manual_seed(seed)
     order = torch.stack([torch.randperm(len(principal.rows), generator=make) for _ in columns], dim=1)
     found = semi_nmf(principal.rows[:, columns].gather(0, order.to(columns)), rank, seed)
