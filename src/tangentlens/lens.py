@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.capture.batch import Objective, objective_of, read_batch
+from tangentlens.capture.batch import Objective, named_arguments, objective_of, read_batch
 from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
 from tangentlens.errors import InputError
@@ -156,7 +156,7 @@ class Lens:
     def _count_tokens(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if model.training and torch.is_grad_enabled():
             # A sum stays on the device: no step waits for it.
-            self.tokens_seen = self.tokens_seen + read_batch(model, args, kwargs).keep.sum()
+            self.tokens_seen = self.tokens_seen + read_batch(named_arguments(model, args, kwargs)).keep.sum()
 
     @torch.no_grad()
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:

@@ -50,7 +50,7 @@ def test_a_portable_name_means_the_same_in_every_model():
 def test_an_unknown_site_names_the_nearest():
     with pytest.raises(InputError, match=r"'resid.9' does not; the nearest are resid.\d"):
         find_sites(tiny_model(), "resid.9")
-    with pytest.raises(InputError, match=r"this model has embed, resid\.0 to resid\.2, final"):
+    with pytest.raises(InputError, match=r"this model has embed, resid\.0 to resid\.2, attn\.0 to attn\.1, mlp"):
         find_sites(tiny_model(), "zzzz")
     with pytest.raises(InputError, match="no portable ones"):
         find_sites(nn.Linear(2, 2), "resid")

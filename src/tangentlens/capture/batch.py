@@ -1,4 +1,4 @@
-"""What one forward pass was given: token ids, what each position has to predict, and which positions count."""
+"""What one forward pass was given: token ids, what each position has to predict, and which ones count."""
 
 from __future__ import annotations
 
@@ -18,19 +18,15 @@ NO_TARGET = -100
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Token ids, targets (`NO_TARGET` where none is known) and which positions are real tokens."""
+    """Token ids, targets (`NO_TARGET` where none is known), the sequence of each position, and which ones count."""
 
     tokens: Int[Tensor, "batch length"]
     targets: Int[Tensor, "batch length"]
+    sequences: Int[Tensor, "batch length"]
     keep: Bool[Tensor, "batch length"]
 
-    def sequences(self, first: int) -> Int[Tensor, "n"]:
-        """The sequence id of every kept position, counted from `first`."""
-        ids = torch.arange(len(self.tokens), device=self.tokens.device) + first
-        return ids[:, None].expand_as(self.tokens)[self.keep]
 
-
-Objective = Literal["causal", "masked"]
+Objective = Literal["causal", "masked", "seq2seq"]
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
@@ -42,23 +38,26 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def objective_of(model: nn.Module) -> Objective | None:
     """What a Hugging Face class says of itself by its name; None for any other."""
     name = type(unwrapped(model)).__name__
-    if name.endswith(("ForCausalLM", "GPT2LMHeadModel")):
-        return "causal"
-    return "masked" if name.endswith("ForMaskedLM") else None
+    endings: dict[str, Objective] = {
+        "ForCausalLM": "causal",
+        "GPT2LMHeadModel": "causal",
+        "ForMaskedLM": "masked",
+        "ForConditionalGeneration": "seq2seq",
+    }
+    return next((objective for ending, objective in endings.items() if name.endswith(ending)), None)
 
 
-def read_batch(
-    model: nn.Module,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    exclude: Sequence[int] = (),
-    objective: Objective | None = None,
-) -> Batch:
-    """The batch that `model` is called with; tokens in `exclude` do not count."""
+def named_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call by name; the first one is `input_ids` if none is called so."""
     # Only positional arguments need the signature, and most models are called without any.
     names = inspect.signature(unwrapped(model).forward).parameters if args else ()
     named = dict(zip(names, args, strict=False)) | dict(kwargs)
-    given = named.get("input_ids", args[0] if args else None)
+    return {"input_ids": args[0] if args else None} | named
+
+
+def read_batch(named: Mapping[str, Any], exclude: Sequence[int] = (), objective: Objective | None = None) -> Batch:
+    """The batch that a model is called with; tokens in `exclude` do not count."""
+    given = named["input_ids"]
     if not isinstance(given, Tensor) or given.is_floating_point() or given.ndim != 2:
         came = f"{tuple(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
         raise InputError(
@@ -66,20 +65,49 @@ def read_batch(
             f"{came} came; call it with token ids"
         )
     tokens = given.detach().long()
-    mask = named.get("attention_mask")
-    # A mask of more dimensions says which positions see which, not which are there.
-    keep = mask.bool() if isinstance(mask, Tensor) and mask.shape == tokens.shape else torch.ones_like(tokens).bool()
+    # The labels of an encoder-decoder are its decoder's.
+    targets = _targets(tokens, _like(named.get("labels"), tokens), None if objective == "seq2seq" else objective)
+    mask = _like(named.get("attention_mask"), tokens)
+    return Batch(tokens, targets, _sequences(tokens, named.get("position_ids")), _kept(tokens, mask, exclude))
+
+
+def read_decoder_batch(tokens: Int[Tensor, "batch length"], named: Mapping[str, Any], exclude: Sequence[int]) -> Batch:
+    """What the decoder of an encoder-decoder is given; without a mask, its padding is where labels are ignored."""
+    tokens = tokens.detach().long()
+    labels = _like(named.get("labels"), tokens)
+    mask = _like(named.get("decoder_attention_mask"), tokens)
+    if mask is None and labels is not None:
+        mask = labels != NO_TARGET
+    return Batch(tokens, _targets(tokens, labels, "seq2seq"), _sequences(tokens, None), _kept(tokens, mask, exclude))
+
+
+def _like(value: Any, tokens: Tensor) -> Tensor | None:
+    """The value if it has an entry for each token; a mask of more dimensions says which positions see which."""
+    return value if isinstance(value, Tensor) and value.shape == tokens.shape else None
+
+
+def _kept(tokens: Tensor, mask: Tensor | None, exclude: Sequence[int]) -> Tensor:
+    keep = torch.ones_like(tokens).bool() if mask is None else mask.bool()
     for token in exclude:
         keep = keep & (tokens != token)
-    return Batch(tokens, _targets(tokens, named.get("labels"), objective), keep)
+    return keep
 
 
-def _targets(tokens: Tensor, labels: Any, objective: Objective | None) -> Tensor:
-    """Next tokens for a causal model (labels come unshifted), the labels themselves for a masked one, else none."""
+def _sequences(tokens: Tensor, positions: Any) -> Tensor:
+    """Each row is one, or several if its positions begin anew: those are sequences packed into a row."""
+    starts = torch.zeros_like(tokens)
+    starts[:, 0] = 1
+    packed = _like(positions, tokens)
+    if packed is not None:
+        starts[:, 1:] = packed[:, 1:] != packed[:, :-1] + 1
+    return starts.flatten().cumsum(dim=0).view_as(tokens) - 1
+
+
+def _targets(tokens: Tensor, labels: Tensor | None, objective: Objective | None) -> Tensor:
+    """Next tokens for a causal model (labels come unshifted), the labels themselves for the others, else none."""
     targets = torch.full_like(tokens, NO_TARGET)
-    given = labels if isinstance(labels, Tensor) and labels.shape == tokens.shape else None
     if objective == "causal":
-        targets[:, :-1] = (tokens if given is None else given)[:, 1:]
-    elif objective == "masked" and given is not None:
-        targets[:] = given
+        targets[:, :-1] = (tokens if labels is None else labels)[:, 1:]
+    elif objective is not None and labels is not None:
+        targets[:] = labels
     return targets

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -24,18 +25,20 @@ def activations(
     """Run `model` on `tokens` and let `see` have each site's rows at the positions to `keep`, one site at a time."""
 
     def look(site: Site, hidden: Tensor | None) -> None:
-        if site.name in seen:
+        call = seen[site.name]
+        seen[site.name] += 1
+        if call >= site.calls:
             raise ran_twice(site)
-        seen.add(site.name)
-        see(site, check_carried(site, hidden, tokens)[keep])
+        if call == site.call:
+            see(site, check_carried(site, hidden, tokens).flatten(0, -2)[keep.flatten()])
 
-    seen: set[str] = set()
+    seen: Counter[str] = Counter()
     handles = [watch(site, partial(look, site)) for site in sites]
     try:
         model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
     finally:
         for handle in handles:
             handle.remove()
-    missed = [site.name for site in sites if site.name not in seen]
+    missed = [site.name for site in sites if not seen[site.name]]
     if missed:
         raise InputError(f"every site must be part of the forward pass, but {', '.join(missed)} is not; choose others")

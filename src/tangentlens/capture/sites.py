@@ -4,30 +4,44 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from tangentlens.capture.batch import unwrapped
+from tangentlens.capture.stacks import ADDED, find_stacks
 from tangentlens.errors import InputError
+
+# Portable names that are families: one site for each block, or one more.
+_FAMILIES = ("resid", *ADDED)
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A point in the network: the input or the output of a module. `depth` runs from 0 to 1 along the blocks."""
+    """A point in the network: the input or the output of a module, in one of the times it runs in a forward pass.
+
+    `depth` runs from 0 to 1 along the blocks of `stack`, which has a name in encoder-decoders only. A module that is
+    shared between layers runs several times, `calls` in all; the site is number `call` of them.
+    """
 
     name: str
     module: nn.Module
     side: Literal["input", "output"]
     depth: float | None = None
+    call: int = 0
+    calls: int = 1
+    stack: str = ""
 
     @property
     def place(self) -> str:
         """Which side of what kind of module it is."""
-        return f"{self.side} of {type(self.module).__name__}"
+        time = f", time {self.call + 1} of {self.calls}" if self.calls > 1 else ""
+        return f"{self.side} of {type(self.module).__name__}{time}"
 
     def __repr__(self) -> str:
         return f"Site({self.name!r}, {self.place})"
@@ -39,7 +53,9 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
     Args:
         model: Any module.
         wanted: `embed`, `resid` (the whole residual stream), `resid.0` (before the first block) ... `resid.L` (after
-            the last), `final` (after the final norm), real module paths, globs over both, or several of these.
+            the last), `attn.i`, `mlp.i`, `cross.i`, `mixer.i` (what block i adds to the stream, where it has such a
+            part), `final` (after the final norm), real module paths, globs over all of these, or several. In an
+            encoder-decoder portable names begin with `encoder.` or `decoder.`, and `resid` is both streams.
 
     >>> blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
     >>> find_sites(nn.ModuleDict({"token": nn.Embedding(9, 4), "blocks": blocks}), "resid")
@@ -47,6 +63,7 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
     """
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be a torch.nn.Module, but is a {type(model).__name__}; load it first")
+    model = unwrapped(model)
     portable = {site.name: site for site in _portable_sites(model)}
     paths = {name: Site(name, module, "output") for name, module in model.named_modules() if name}
     # A portable name means the same in every model, so it wins over a module that happens to have it.
@@ -67,12 +84,11 @@ def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
     """Let `see` have the very tensor (batch, length, width) that flows through a site, or None if none does."""
 
     def on_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        see(next((value for value in (*args, *kwargs.values()) if _is_hidden(value)), None))
+        see(_hidden((*args, *kwargs.values())))
 
     def on_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         values = output.values() if hasattr(output, "values") and not isinstance(output, Tensor) else output
-        candidates = [values] if isinstance(values, Tensor) else list(values)
-        see(next((value for value in candidates if _is_hidden(value)), None))
+        see(_hidden([values] if isinstance(values, Tensor) else list(values)))
 
     if site.side == "input":
         return site.module.register_forward_pre_hook(on_input, with_kwargs=True)
@@ -81,7 +97,8 @@ def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
 
 def check_carried(site: Site, hidden: Tensor | None, tokens: Tensor | None) -> Tensor:
     """The tensor that a site carries, if it has a row for each of the tokens."""
-    if hidden is None or tokens is None or hidden.shape[:2] != tokens.shape:
+    of_tokens = () if tokens is None else (tokens.shape, (tokens.numel(),))
+    if hidden is None or hidden.shape[:-1] not in of_tokens:
         raise InputError(
             f"{site} must carry a (batch, length, width) tensor for the tokens of the batch, but carries "
             f"{None if hidden is None else tuple(hidden.shape)}; choose another site"
@@ -90,68 +107,48 @@ def check_carried(site: Site, hidden: Tensor | None, tokens: Tensor | None) -> T
 
 
 def ran_twice(site: Site) -> InputError:
-    """The error of a site that a forward pass comes through more than once."""
+    """The error of a site that a forward pass comes through more often than is known of it."""
+    often = "once" if site.calls == 1 else f"{site.calls} times"
     return InputError(
-        f"{site} must run once in a forward pass, but runs several times (shared layers?); choose other sites"
+        f"{site} must run {often} in a forward pass, but runs more often (shared layers?); choose other sites"
     )
 
 
-def _is_hidden(value: Any) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point() and value.ndim == 3
+def _hidden(values: Sequence[Any]) -> Tensor | None:
+    """The first tensor of (batch, length, width) among the values, or else of (batch x length, width)."""
+    floating = [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
+    return next((value for ndim in (3, 2) for value in floating if value.ndim == ndim), None)
 
 
 def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or (pattern == "resid" and name.startswith("resid."))
+    """A pattern, or the name of a family of sites, in all stacks or in one."""
+    family = pattern.split(".")[-1] in _FAMILIES and re.search(rf"(^|\.){re.escape(pattern)}\.\d+$", name)
+    return fnmatchcase(name, pattern) or bool(family)
 
 
 def _unknown(pattern: str, known: list[str], portable: list[str]) -> str:
     near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.4)
     hint = f"the nearest are {', '.join(near)}" if near else "module paths work too"
-    shown = [name for name in portable if not re.fullmatch(r"resid\.\d+", name)]
-    last = sum(name.startswith("resid.") for name in portable) - 1
-    if last > 0:
-        shown.insert(1, f"resid.0 to resid.{last}")
+    # Families are told by their last member.
+    last = {re.sub(r"\d+$", "", name): name for name in portable}
+    shown = [name if start == name else f"{start}0 to {name}" for start, name in last.items()]
     has = ", ".join(shown) or "no portable ones"
     return f"a site must exist in the model, but {pattern!r} does not; {hint}; this model has {has}"
 
 
-def _portable_sites(model: nn.Module) -> list[Site]:
-    sites = []
-    embedding = _embedding(model)
-    if embedding is not None:
-        sites.append(Site("embed", embedding, "output", 0.0))
-    blocks = _blocks(model)
-    if blocks is not None:
-        sites.append(Site("resid.0", blocks[0], "input", 0.0))
-        sites += [Site(f"resid.{i}", block, "output", i / len(blocks)) for i, block in enumerate(blocks, start=1)]
-        norm = _final_norm(model, blocks)
-        if norm is not None:
-            sites.append(Site("final", norm, "output", 1.0))
-    return sites
-
-
-def _embedding(model: nn.Module) -> nn.Module | None:
-    return next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
-
-
-def _blocks(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
-    """The longest list of modules of one class that is not inside another such list (as heads are inside a block)."""
-    outermost: list[nn.ModuleList | nn.Sequential] = []
-    inside: set[nn.Module] = set()
-    for module in model.modules():
-        if not isinstance(module, nn.ModuleList | nn.Sequential) or module in inside:
-            continue
-        if len({type(block) for block in module}) == 1:
-            outermost.append(module)
-            inside |= set(module.modules())
-    return max(outermost, key=len, default=None)
-
-
-def _final_norm(model: nn.Module, blocks: nn.Module) -> nn.Module | None:
-    """The norm that stands beside the blocks and after them."""
-    for parent in model.modules():
-        children = list(parent.children())
-        if any(child is blocks for child in children):
-            later = children[next(i for i, child in enumerate(children) if child is blocks) + 1 :]
-            return next((child for child in later if "norm" in type(child).__name__.lower()), None)
-    return None
+def _portable_sites(model: nn.Module) -> Iterator[Site]:
+    """In the order of the network; those of an encoder-decoder begin with the name of their half."""
+    for stack in find_stacks(model):
+        prefix = f"{stack.name}." if stack.name else ""
+        site = partial(Site, stack=stack.name)
+        if stack.embedding is not None:
+            yield site(f"{prefix}embed", stack.embedding, "output", 0.0)
+        last = len(stack.blocks)
+        first = stack.blocks[0]
+        yield site(f"{prefix}resid.0", first.module, "input", 0.0, first.call, first.calls)
+        for i, block in enumerate(stack.blocks):
+            for kind, module in block.added():
+                yield site(f"{prefix}{kind}.{i}", module, "output", (i + 0.5) / last, block.call, block.calls)
+            yield site(f"{prefix}resid.{i + 1}", block.module, "output", (i + 1) / last, block.call, block.calls)
+        if stack.norm is not None:
+            yield site(f"{prefix}final", stack.norm, "output", 1.0)
