@@ -112,6 +112,7 @@ def measure_site(rows: Rows, rank: int, bins: FrequencyBins | None, seed: int) -
         targets=None if bins is None else rows.targets,
         rank=rank,
         controls=WATCHED,
+        orders=BINNED_ORDERS,
         bins=bins,
         seed=seed,
     )

@@ -4,13 +4,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from jaxtyping import Float
-from scipy import stats
+from scipy import special
 from torch import Tensor
 
 from tangentlens.alignment.intervals import Interval
-from tangentlens.alignment.share import check_gradients, check_order, spectral_weights
+from tangentlens.alignment.share import check_gradients, check_order, spectral_power
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
@@ -32,13 +31,13 @@ class Chance:
         """Probability that a random subspace takes at least `share`: the tail of the Beta law with these moments."""
         if self._is_flat():
             return 1.0 if share <= self.mean * (1 + 1e-6) else 0.0
-        return float(stats.beta.sf(share / self.total, *self._shape()))
+        return float(special.betaincc(*self._shape(), min(share / self.total, 1.0)))
 
     def interval(self) -> Interval:
         """The mean, and between what 95% of random subspaces lie."""
         low, high = self.mean, self.mean
         if not self._is_flat():
-            low, high = (self.total * float(stats.beta.ppf(end, *self._shape())) for end in (0.025, 0.975))
+            low, high = (self.total * float(special.betaincinv(*self._shape(), end)) for end in (0.025, 0.975))
         return Interval(self.mean, low, high, over="control draws")
 
     def _is_flat(self) -> bool:
@@ -73,28 +72,23 @@ def chance(gradients: Any, rank: int, order: float = 1, within: Subspace | None 
     if within is not None and within.dim != len(moment):
         raise InputError(f"`within` lies in R^{within.dim}, but the gradients in R^{len(moment)}; use the same site")
     check_gradients(moment)
-    values, vectors = torch.linalg.eigh(moment)
-    weights = spectral_weights(values, order)
-    if within is None:
-        return _of_random(rank, len(weights), 1.0, float(weights.square().sum()))
-    inner = within.basis.T @ vectors
-    matrix = (inner * weights) @ inner.T
-    return _of_random(rank, within.rank, float(matrix.trace()), float(matrix.square().sum()))
+    matrix = spectral_power(moment, order)
+    if within is not None:
+        matrix = within.basis.T @ matrix @ within.basis
+    return _of_random(rank, len(matrix), float(matrix.trace()), float(matrix.square().sum()))
 
 
-def chance_beside(
-    values: Float[Tensor, "d"], vectors: Float[Tensor, "d d"], q: Subspace, order: float
-) -> tuple[Chance, Chance]:
-    """Of the rank of `q`: anywhere (`random`) and orthogonal to it (`normal`), from eigenvalues and eigenvectors."""
-    weights = spectral_weights(values, order)
-    square = float(weights.square().sum())
+def chance_beside(moment: Float[Tensor, "d d"], q: Subspace, order: float) -> tuple[Chance, Chance]:
+    """Of the rank of `q`: anywhere (`random`) and orthogonal to it (`normal`), from the gradients' second moment."""
+    matrix = spectral_power(moment, order)
+    square = float(matrix.square().sum())
     # With M restricted to the complement of Q: tr M - tr Q'MQ, and tr M^2 - 2 tr Q'M^2 Q + tr (Q'MQ)^2.
-    inner = q.basis.T @ vectors
-    taken = inner.square().sum(dim=0)
-    beside = square - 2 * float(weights.square() @ taken) + float(((inner * weights) @ inner.T).square().sum())
+    image = matrix @ q.basis
+    inner = q.basis.T @ image
+    beside = square - 2 * float(image.square().sum()) + float(inner.square().sum())
     return (
         _of_random(q.rank, q.dim, 1.0, square),
-        _of_random(q.rank, q.dim - q.rank, max(1 - float(weights @ taken), 0.0), max(beside, 0.0)),
+        _of_random(q.rank, q.dim - q.rank, max(1 - float(inner.trace()), 0.0), max(beside, 0.0)),
     )
 
 

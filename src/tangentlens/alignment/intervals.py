@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -13,7 +14,11 @@ from scipy import stats
 from torch import Tensor
 
 from tangentlens.errors import InputError
+from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.rows import unit_scale
+
+# Leading eigenvectors of a whole from which those of its parts are looked for.
+NEAR = 8
 
 
 @dataclass(frozen=True)
@@ -97,13 +102,19 @@ def anisotropy_replicates(
     extended = torch.cat([centred, torch.ones_like(centred[:, :1])], dim=1)
     groups = sequence_groups(sequences, n_groups)
 
-    def leading_share(total: Tensor) -> Tensor:
+    def covariance(total: Tensor) -> Tensor:
         mean = total[:-1, -1] / total[-1, -1]
-        covariance = total[:-1, :-1] / total[-1, -1] - torch.outer(mean, mean)
-        return torch.linalg.eigvalsh(covariance)[-1] / covariance.trace()
+        return total[:-1, :-1] / total[-1, -1] - torch.outer(mean, mean)
 
-    parts = group_products(extended, groups, int(groups.max()) + 1)
-    return replicate(leading_share, leave_one_out(parts))
+    totals = leave_one_out(group_products(extended, groups, int(groups.max()) + 1))
+    near = leading_vectors(covariance(totals[0]), min(NEAR, rows.shape[1]))
+
+    def leading_share(total: Tensor) -> Tensor:
+        spread = covariance(total)
+        leader = leading_vectors(spread, 1, near)[:, 0]
+        return leader @ spread @ leader / spread.trace()
+
+    return replicate(leading_share, totals)
 
 
 def jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] | None = None) -> Interval:
@@ -123,10 +134,16 @@ def jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] 
         left_out = left_out[present]
     g = len(left_out)
     error = math.sqrt((g - 1) / g * float((left_out - left_out.mean()).square().sum()))
-    reach = float(stats.t.ppf(0.975, g - 1)) * error
+    reach = _student(0.95, g - 1) * error
     # Fewer rows change a biased estimate in one direction, and that tells the bias (docs/concepts.md, 'Intervals').
     center = value + (g - 1) * (value - float(left_out.mean()))
     return Interval(value, min(value, center - reach), max(value, center + reach))
+
+
+@cache
+def _student(level: float, degrees: int) -> float:
+    """Between minus this and this lies `level` of Student's law; a table of results asks for it thousands of times."""
+    return float(stats.t.ppf((1 + level) / 2, degrees))
 
 
 def share_jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] | None = None) -> Interval:
@@ -174,5 +191,5 @@ def bootstrap_interval(replicates: Float[Tensor, "draws_plus_1"], n_sequences: i
     value = float(replicates[0])
     # Draws from n sequences spread too little by the factor that divides a variance by n in place of n - 1.
     error = float(replicates[1:].std()) * math.sqrt(n_sequences / (n_sequences - 1))
-    reach = float(stats.t.ppf((1 + level) / 2, n_sequences - 1)) * error
+    reach = _student(level, n_sequences - 1) * error
     return Interval(value, value - reach, value + reach)

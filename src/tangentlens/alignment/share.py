@@ -61,8 +61,7 @@ def moment_shares(
             return image.square().sum(dim=0) / moment.square().sum()
         if order == math.inf:
             return (leading_vectors(moment, 1, start).T @ bases).square()[0]
-        values, vectors = torch.linalg.eigh(moment)
-        return spectral_weights(values, order) @ (vectors.T @ bases).square()
+        return (bases * (spectral_power(moment, order) @ bases)).sum(dim=0)
 
     columns = torch.stack([taken(order) for order in orders], dim=1)
     return torch.stack([part.sum(dim=0) for part in columns.split([q.rank for q in subspaces.values()])])
@@ -79,11 +78,19 @@ def replicate_shares(
     return dict(zip(subspaces, found.unbind(dim=1), strict=True))
 
 
-def spectral_weights(values: Float[Tensor, "d"], order: float) -> Float[Tensor, "d"]:
-    """lambda_k^order / sum lambda^order of ascending eigenvalues."""
-    relative = values.clamp_min(0) / values[-1]
-    weights = (relative == 1).double() if order == math.inf else relative**order
-    return weights / weights.sum()
+def spectral_power(moment: Float[Tensor, "d d"], order: float) -> Float[Tensor, "d d"]:
+    """The moment with every eigenvalue lambda_k replaced by lambda_k^order / sum lambda^order."""
+    if order == 1:
+        return moment / moment.trace()
+    if order == 2:
+        unit = moment / moment.trace()
+        return unit @ unit / unit.square().sum()
+    if order == math.inf:
+        leader = leading_vectors(moment, 1)
+        return leader @ leader.T
+    values, vectors = torch.linalg.eigh(moment)
+    weights = (values.clamp_min(0) / values[-1]) ** order
+    return vectors * (weights / weights.sum()) @ vectors.T
 
 
 def check_gradients(moment: Float[Tensor, "d d"]) -> None:

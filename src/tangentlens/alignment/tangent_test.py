@@ -13,6 +13,7 @@ from torch import Tensor
 from tangentlens.alignment.chance import Chance, chance_beside
 from tangentlens.alignment.frequency import N_BINS, FrequencyBins
 from tangentlens.alignment.intervals import (
+    NEAR,
     bootstrap_means,
     group_products,
     leave_one_out,
@@ -21,6 +22,7 @@ from tangentlens.alignment.intervals import (
 from tangentlens.alignment.share import replicate_shares
 from tangentlens.alignment.tangent_result import PROXY, Cell, TangentTest, TokenCell
 from tangentlens.errors import InputError
+from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies import DRAWN, PROXIES
@@ -32,8 +34,6 @@ ORDERS = (1.0, 2.0, math.inf)
 BINNED_ORDERS = (1.0, 2.0)
 # How often a control that is drawn is drawn; its share is the mean.
 N_DRAWS = 8
-# Leading eigenvectors of all test gradients, from which those without a group are found.
-_NEAR = 8
 
 
 def tangent_test(
@@ -44,11 +44,15 @@ def tangent_test(
     targets: Any = None,
     rank: int = 16,
     controls: Sequence[str] = CONTROLS,
+    orders: Sequence[float] = ORDERS,
     bins: FrequencyBins | None = None,
+    fit_on: Any = None,
     n_groups: int = 16,
     seed: int = 0,
 ) -> TangentTest:
     """Fit the proxy on the first half of the sequences and test it on the gradients of the second half.
+
+    Or fit it on other rows, and test it on the gradients of all.
 
     Args:
         activations: Rows `(n, d)` at one site.
@@ -58,7 +62,9 @@ def tangent_test(
         targets: Target token ids `(n,)`, to bin by; a negative id is 'no target'.
         rank: Number of concepts. If they depend on each other the proxy's rank is lower, and the controls' with it.
         controls: Which of `CONTROLS`; docs/concepts.md says what each excludes.
+        orders: Of the shares; frequency bins have those of order 1 and 2 only.
         bins: Frequency bins; by default from the counts of `tokens` (or `targets`) themselves.
+        fit_on: Activations `(m, d)` of other sequences at the same site, to fit the proxy and its controls on.
         n_groups: Groups of sequences for the jackknife.
         seed: Of everything that is drawn.
 
@@ -72,13 +78,17 @@ def tangent_test(
     ids = as_ids(sequences, "sequences", rows.device)
     kinds = {"input": tokens, "target": targets}
     binned = {kind: as_ids(of, kind, rows.device) for kind, of in kinds.items() if of is not None}
-    _check(rows, grads, {"sequences": ids, **binned}, rank, controls, n_groups)
-    fit = first_half(ids)
-    subspaces, drawn = _fitted(rows[fit], rank, controls, seed)
-    tested = _Tested(subspaces, drawn, controls)
-    grads, ids = grads[~fit], ids[~fit]
+    _check(rows, grads, {"sequences": ids, **binned}, rank, controls, orders, n_groups)
+    if fit_on is None:
+        fit = first_half(ids)
+        fitted, grads, ids = rows[fit], grads[~fit], ids[~fit]
+        binned = {kind: of[~fit] for kind, of in binned.items()}
+    else:
+        fitted = as_rows(fit_on)
+        _check_width(fitted, rows)
+    subspaces, drawn = _fitted(fitted, rank, controls, seed)
+    tested = _Tested(subspaces, drawn, controls, orders)
     groups = sequence_groups(ids, n_groups)
-    binned = {kind: of[~fit] for kind, of in binned.items()}
     tokenwise = _token_shares(grads, tested)
     for freq_bin, chosen in _selections(binned, bins, len(groups), ids.device):
         parts = group_products(grads[chosen], groups[chosen], int(groups.max()) + 1)
@@ -92,7 +102,13 @@ def tangent_test(
 
 
 def _check(
-    rows: Tensor, grads: Tensor, labels: Mapping[str, Tensor], rank: int, controls: Sequence[str], n_groups: int
+    rows: Tensor,
+    grads: Tensor,
+    labels: Mapping[str, Tensor],
+    rank: int,
+    controls: Sequence[str],
+    orders: Sequence[float],
+    n_groups: int,
 ) -> None:
     n, d = rows.shape
     for name, x, shape in [("gradients", grads, (n, d)), *((name, x, (n,)) for name, x in labels.items())]:
@@ -103,11 +119,21 @@ def _check(
     unknown = set(controls) - set(CONTROLS)
     if unknown:
         raise InputError(f"controls must be among {', '.join(CONTROLS)}, but {', '.join(sorted(unknown))} came")
+    if not orders or not set(orders) <= set(ORDERS):
+        raise InputError(f"orders must be some of {ORDERS}, but {tuple(orders)} came")
     # The normal control must find room for its rank beside the proxy's.
     most = d // 2 if "normal" in controls else d - 1
     if not 1 <= rank <= most:
         raise InputError(
             f"rank must be between 1 and {most} at width {d} with these controls, but is {rank}; choose another"
+        )
+
+
+def _check_width(fitted: Tensor, rows: Tensor) -> None:
+    if fitted.shape[1] != rows.shape[1]:
+        raise InputError(
+            f"fit_on must have {rows.shape[1]} features, as the activations have, but has {fitted.shape[1]}; use the "
+            "same site"
         )
 
 
@@ -175,7 +201,10 @@ def _token_shares(grads: Float[Tensor, "n d"], tested: _Tested) -> Float[Tensor,
 class _Tested:
     """What a `TangentTest` is made of, bin by bin."""
 
-    def __init__(self, subspaces: dict[str, Subspace], drawn: dict[str, str], controls: Sequence[str]) -> None:
+    def __init__(
+        self, subspaces: dict[str, Subspace], drawn: dict[str, str], controls: Sequence[str], orders: Sequence[float]
+    ) -> None:
+        self.orders = orders
         self.subspaces = subspaces
         self.drawn = drawn
         self.controls = controls
@@ -201,14 +230,13 @@ class _Tested:
         if int(self.present[freq_bin].sum()) < 2:
             return
         totals = leave_one_out(parts)
-        values, vectors = torch.linalg.eigh(totals[0])
-        orders = ORDERS if freq_bin == "all" else BINNED_ORDERS
-        near = vectors[:, -_NEAR:].flip(1)
+        orders = [order for order in self.orders if freq_bin == "all" or order in BINNED_ORDERS]
+        near = leading_vectors(totals[0], min(NEAR, self.proxy.dim)) if math.inf in orders else None
         replicates = torch.stack(list(replicate_shares(totals, self.subspaces, orders, near).values()), dim=1)
         for number, order in enumerate(orders):
             for variant, found in self._by_variant(replicates[:, :, number]).items():
                 self.shares[Cell(variant, order, freq_bin)] = found
-            self._add_chance(values, vectors, order, freq_bin)
+            self._add_chance(totals[0], order, freq_bin)
             self._add_draws(replicates[0, :, number], order, freq_bin)
         self._add_tokens(tokenwise, ids, freq_bin, seed)
 
@@ -224,8 +252,8 @@ class _Tested:
         means["normal"] = (1 - proxy) * rank / (dim - rank)
         return {name: means[name] for name in (PROXY, *self.controls)}
 
-    def _add_chance(self, values: Tensor, vectors: Tensor, order: float, freq_bin: str) -> None:
-        anywhere, beside = chance_beside(values, vectors, self.proxy, order)
+    def _add_chance(self, moment: Float[Tensor, "d d"], order: float, freq_bin: str) -> None:
+        anywhere, beside = chance_beside(moment, self.proxy, order)
         for control, chance in (("random", anywhere), ("normal", beside)):
             if control in self.controls:
                 cell = Cell(control, order, freq_bin)

@@ -4,8 +4,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Columns beyond those wanted, steps before giving up, and the residual that counts as none.
-_SPARE, _STEPS, _TOLERANCE = 16, 30, 1e-9
+# Columns beyond those wanted, or beside a start; steps before giving up, and the residual that counts as none.
+_SPARE, _BESIDE_START, _STEPS, _TOLERANCE = 16, 4, 30, 1e-8
 # Times that a block is multiplied by the rows and their transpose where nearly leading is enough.
 _PASSES = 2
 
@@ -25,7 +25,8 @@ def leading_vectors(
     """
     d = len(matrix)
     make = torch.Generator().manual_seed(0)
-    block = torch.randn(d, count + _SPARE, generator=make, dtype=torch.float64).to(matrix)
+    spare = count + _SPARE if start is None else _BESIDE_START
+    block = torch.randn(d, spare, generator=make, dtype=torch.float64).to(matrix)
     if start is not None:
         # The random columns find what a start that lies elsewhere would never see.
         block = torch.cat([start, block], dim=1)

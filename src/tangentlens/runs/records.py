@@ -1,7 +1,7 @@
 """The records table: one long row a number, with all that says what the number is."""
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import polars as pl
 
@@ -71,4 +71,4 @@ class Record:
 
 def as_frame(run: str, records: Iterable[Record]) -> pl.DataFrame:
     """The records as a table of `SCHEMA`."""
-    return pl.DataFrame([{"run": run, **asdict(record)} for record in records], schema=SCHEMA)
+    return pl.DataFrame([{"run": run, **vars(record)} for record in records], schema=SCHEMA)
