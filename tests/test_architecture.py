@@ -21,6 +21,7 @@ ROOMS = [
     "models",
     "capture",
     "measures",
+    "schedule",
     "lens",
     "profile",
     "training",

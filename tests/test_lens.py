@@ -6,14 +6,14 @@ import polars as pl
 import pytest
 import torch
 
-from tangentlens import InputError, Lens, anisotropy, intrinsic_dimension, open_run, tangent_test
+from tangentlens import InputError, Lens, Subspace, anisotropy, intrinsic_dimension, open_run, share, tangent_test
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
-from tangentlens.lens import log_steps
 from tangentlens.measures import WATCHED
 from tangentlens.runs.records import KEY
 from tangentlens.runs.run import create_run
+from tangentlens.schedule import log_steps
 from tiny import tiny_batch, tiny_model
 
 
@@ -47,14 +47,16 @@ def test_training_is_bit_for_bit_the_same_with_and_without_it(kind, tmp_path):
 
 def test_only_due_steps_are_measured_and_carry_hooks(tmp_path):
     model = tiny_model()
-    with Lens(model, rank=4, every=[1, 3], run=tmp_path / "run") as lens:
-        assert not model.model.layers[0]._forward_hooks
-        train(model, steps=1, lens=lens)
-        assert model.model.layers[0]._forward_hooks
-        train(model, steps=4, lens=lens)
+    hooked = []
+    with Lens(model, rank=4, every=[2, 5], run=tmp_path / "run") as lens:
+        for _ in range(7):
+            hooked.append(len(model.model.layers[0]._forward_hooks))
+            train(model, steps=1, lens=lens)
+    # The step before a due one is looked at for its activations.
+    assert hooked == [0, 1, 1, 0, 1, 1, 0]
     assert not model.model.layers[0]._forward_hooks
     assert not model._forward_pre_hooks
-    assert open_run(tmp_path / "run").records["step"].unique().sort().to_list() == [1, 3]
+    assert open_run(tmp_path / "run").records["step"].unique().sort().to_list() == [2, 5]
 
 
 def test_a_multiple_is_due_and_log_steps_hold_both_ends(tmp_path):
@@ -81,7 +83,7 @@ def test_records_say_what_was_measured_where_and_over_what(tmp_path):
     assert records["site"].unique().sort().to_list() == ["", "mean", "resid.0", "resid.1", "resid.2"]
     shares = records.filter(metric="share", site="resid.1", step=0)
     assert set(shares["variant"]) == {"semi_nmf", *WATCHED}
-    assert set(shares["order"]) == {1.0, 2.0, math.inf}
+    assert set(shares["order"]) == {1.0, 2.0}
     assert {"all", "input.0", "input.3", "target.0", "target.3"} <= set(shares["freq_bin"])
     with_interval = records.filter(pl.col("ci_low").is_not_null())
     assert with_interval["ci_over"].is_not_null().all()
@@ -164,7 +166,7 @@ def test_a_lens_with_other_settings_does_not_mix_into_the_run(tmp_path):
 def test_settings_that_can_never_work_are_errors(tmp_path):
     model = tiny_model()
     for every in (0, -1, []):
-        with pytest.raises(InputError, match="every must be a whole number of at least 1, or a list of steps"):
+        with pytest.raises(InputError, match="every must be a whole number of at least 1, a list of steps, or one of"):
             Lens(model, every=every, run=tmp_path / "run")
     with pytest.raises(InputError, match="rank must be a whole number"):
         Lens(model, rank=0, run=tmp_path / "run")
@@ -180,14 +182,14 @@ def test_settings_of_the_wrong_type_are_errors_too():
 from torch import nn
 from tangentlens import InputError, Lens
 model = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
-for wrong in ({"every": 0.5}, {"every": [1.5]}, {"rank": 8.0}, {"model": "gpt2"}):
+for wrong in ({"every": 0.5}, {"every": [1.5]}, {"every": "daily"}, {"rank": 8.0}, {"model": "gpt2"}):
     try:
         Lens(**{"model": model, **wrong})
     except InputError as error:
         print(error)
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.splitlines()
-    assert [line.split(" must be")[0] for line in said] == ["every", "every", "rank", "the model"]
+    assert [line.split(" must be")[0] for line in said] == ["every", "every", "every", "rank", "the model"]
 
 
 def test_a_rank_too_large_for_the_width_does_not_end_the_training(tmp_path):
@@ -251,17 +253,27 @@ def test_the_mean_site_is_the_mean_of_the_sites(tmp_path):
         assert means["value"].to_list() == pytest.approx(means["expected"].to_list())
 
 
-def test_records_are_what_the_measures_give_on_the_captured_rows(tmp_path):
+def captured_steps(model, site, steps):
+    """The rows of each step of the same training."""
+    found, optimizer = [], torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(steps):
+        with Capture(model, [site], objective="causal") as capture:
+            model(**tiny_batch(step)).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        found.append(capture.rows(site))
+    return found
+
+
+@pytest.mark.parametrize("step", [0, 2])
+def test_records_are_what_the_measures_give_on_the_captured_rows(step, tmp_path):
     """By hand: capture the same step, measure it with the public functions, compare."""
     counts = torch.arange(64)
     model = tiny_model()
-    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run", counts=counts, seed=3) as lens:
-        train(model, steps=1, lens=lens)
+    with Lens(model, "resid.1", rank=4, every=[step], run=tmp_path / "run", counts=counts, seed=3) as lens:
+        train(model, steps=step + 1, lens=lens)
     model = tiny_model()
-    site = find_sites(model, "resid.1")[0]
-    with Capture(model, [site], objective="causal") as capture:
-        model(**tiny_batch(0)).loss.backward()
-    rows = capture.rows(site)
+    *before, rows = captured_steps(model, find_sites(model, "resid.1")[0], step + 1)
     bins = FrequencyBins.of(counts)
     test = tangent_test(
         rows.activations,
@@ -271,7 +283,9 @@ def test_records_are_what_the_measures_give_on_the_captured_rows(tmp_path):
         rows.targets,
         rank=4,
         controls=WATCHED,
+        orders=(1.0, 2.0),
         bins=bins,
+        fit_on=before[-1].activations if before else None,
         seed=3,
     )
     records = open_run(tmp_path / "run").records.filter(site="resid.1")
@@ -342,3 +356,63 @@ def test_sites_of_different_widths_have_no_mean(tmp_path):
     records = open_run(tmp_path / "run").records
     assert records.filter(site="mean").is_empty()
     assert records.filter(metric="share")["site"].n_unique() == 2
+
+
+def test_moments_of_all_steps_between_two_due_ones_are_measured_with_the_second(tmp_path):
+    """By hand: all rows of the window, and the proxy that was fitted at its beginning."""
+    model = tiny_model()
+    with Lens(model, "resid.1", rank=4, every=3, run=tmp_path / "run", moments_every=1) as lens:
+        train(model, steps=4, lens=lens)
+    records = open_run(tmp_path / "run").records.filter(step=3)
+    model = tiny_model()
+    rows = captured_steps(model, find_sites(model, "resid.1")[0], 4)[1:]
+    activations, gradients = (torch.cat([getattr(one, of) for one in rows]) for of in ("activations", "gradients"))
+
+    def value(metric, **about):
+        return records.filter(metric=metric, **about)["value"].item()
+
+    assert value("window_anisotropy", quantity="activation") == pytest.approx(anisotropy(activations), rel=1e-5)
+    assert value("window_rms_norm") == pytest.approx(float(gradients.square().sum(dim=1).mean().sqrt()), rel=1e-5)
+    tensors, _ = lens.run.load_tensors("model-step-00000000")
+    for order in (1.0, 2.0):
+        expected = share(gradients, Subspace.span(tensors["resid.1/semi_nmf"].T), order)
+        assert value("window_share", variant="semi_nmf", order=order) == pytest.approx(expected, rel=1e-4)
+    assert records.filter(metric="window_share")["n"].unique().to_list() == [3 * 96]
+
+
+def test_a_step_that_is_not_finite_does_not_spoil_the_window(tmp_path):
+    model = tiny_model()
+    with Lens(model, "resid.1", rank=4, every=[2], run=tmp_path / "run", moments_every=1) as lens:
+        (model(**tiny_batch(0)).loss * math.nan).backward()
+        model.zero_grad()
+        lens.step()
+        train(model, steps=2, lens=lens)
+    found = open_run(tmp_path / "run").records.filter(pl.col("metric").str.starts_with("window"))
+    assert found["value"].is_finite().all()
+    assert found.filter(quantity="gradient")["n"].unique().to_list() == [2 * 96]
+
+
+def test_at_most_so_many_tokens_are_measured_and_the_sample_stands_for_all(tmp_path):
+    counts, shares = [], []
+    for most in (10_000, 300):
+        model = tiny_model()
+        with Lens(model, "resid.1", rank=4, every=[1], run=tmp_path / f"{most}", max_tokens=most) as lens:
+            train(model, steps=2, lens=lens, batches=lambda step: tiny_batch(step, batch=64))
+        found = open_run(tmp_path / f"{most}").records.filter(
+            metric="share", variant="semi_nmf", order=1.0, site="resid.1"
+        )
+        counts.append(found["n"].item())
+        shares.append(found.row(0, named=True))
+    assert counts == [64 * 12, 300]
+    assert shares[1]["ci_low"] < shares[0]["value"] < shares[1]["ci_high"]
+
+
+@pytest.mark.parametrize(
+    ("every", "due"), [("log", [0, 1, 2, 4]), ("pythia", [0, 1, 2, 4]), (2, [0, 2, 4]), (range(3, 5), [3, 4])]
+)
+def test_schedules_are_data(every, due, tmp_path):
+    model = tiny_model()
+    with Lens(model, "resid.1", rank=4, every=every, run=tmp_path / "run") as lens:
+        train(model, steps=6, lens=lens)
+    assert lens.run.records["step"].unique().sort().to_list() == due
+    assert lens.run.manifest["lenses"]["model"]["every"] == (list(every) if isinstance(every, range) else every)

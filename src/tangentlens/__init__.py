@@ -24,9 +24,10 @@ from tangentlens.geometry.ranks import (
     stable_rank,
 )
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.lens import Lens, log_steps
+from tangentlens.lens import Lens
 from tangentlens.proxies.semi_nmf import SemiNMF
 from tangentlens.runs.run import open_run
+from tangentlens.schedule import log_steps
 
 __all__ = [
     "InputError",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
@@ -17,30 +17,43 @@ from torch.utils.hooks import RemovableHandle
 
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.capture.batch import Objective, named_arguments, objective_of, read_batch
-from tangentlens.capture.hooks import Capture
+from tangentlens.capture.hooks import Activations, Capture
+from tangentlens.capture.ranks import gathered, gathered_rows, is_first, summed, world_size
 from tangentlens.capture.sites import find_sites
+from tangentlens.capture.stream import MomentStream
 from tangentlens.errors import InputError
-from tangentlens.measures import MEAN_SITE, SiteMeasures, mean_records, measure_site, site_records
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.measures import MEAN_SITE, SiteMeasures, mean_records, measure_site, site_records, window_records
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, check_same, create_run
+from tangentlens.schedule import Schedule, as_schedule, is_due
 
 
 class Lens:
     """Watches a model in training: on due steps it measures every site on the step's own activations and gradients.
 
-    Half of the step's sequences fit the proxy, the gradients of the other half test it. Nothing about the training
-    changes: hooks only read, and no global random state is touched. Between due steps there are no hooks on sites.
+    The proxy is fitted on the activations of the step before, and tested on the gradients of the due step; at the very
+    first step, half of its sequences fit the proxy and the other half test it. Nothing about the training changes:
+    hooks only read, and no global random state is touched. On other steps there are no hooks on sites.
+
+    Under `torch.distributed` every rank makes a lens and calls `step`; the first one measures the rows of all, and
+    writes.
 
     Args:
         model: The model, called with token ids (as `input_ids` or first) and, to bin by target, with `labels`.
         sites: What to look at; see `find_sites`.
         rank: Rank of the proxy and of its controls.
-        every: Measure when the step is a multiple of this, or in this list of steps.
+        every: When to measure: every so many steps, a list of steps, 'log' (0, 1, 2, 4, 8, ...) or 'pythia' (0, 1, 2,
+            4 ... 512, then every 1,000).
         run: A directory to write to (made, or gone on with), or a `Run`.
         name: The model's name in the records.
-        objective: `causal` or `masked`, to bin by target token; Hugging Face classes are known by their names.
+        objective: `causal`, `masked` or `seq2seq`, to bin by target token; Hugging Face classes are known by name.
         counts: Occurrences by token id over the corpus, to tell shares apart by token frequency.
         exclude: Token ids to leave out, such as padding or begin-of-sequence.
+        max_tokens: Measure at most so many tokens of a due step, over all ranks: a random sample if there are more.
+        moments_every: Also add up the moments of activations and gradients, of all tokens of every so many steps;
+            they are measured and written with the next due step.
+        loss_scale: Tells by what the loss is multiplied in mixed precision, as `scaler.get_scale` does.
         seed: Of the proxy's fit.
         step: The number of the first step, if training goes on from a checkpoint.
         tokens_seen: How many tokens the model had been trained on before.
@@ -51,35 +64,54 @@ class Lens:
         model: nn.Module,
         sites: str | Sequence[str] = "resid",
         rank: int = 16,
-        every: int | Sequence[int] = 50,
+        every: Schedule = 100,
         run: str | Path | Run = "runs/lens",
         *,
         name: str = "model",
         objective: Objective | None = None,
         counts: Any = None,
         exclude: Iterable[int] = (),
+        max_tokens: int = 16_384,
+        moments_every: int | None = None,
+        loss_scale: Callable[[], float] | None = None,
         seed: int = 0,
         step: int = 0,
         tokens_seen: int = 0,
     ) -> None:
-        _check_settings(rank, every)
+        _check_whole(rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
         self.model = model
         self.sites = find_sites(model, sites)
         self.rank = rank
-        self.every = [int(due) for due in every] if isinstance(every, Iterable) else int(every)
+        self.every = as_schedule(every)
         self.name = name
         self.objective = objective or objective_of(model)
         self.bins = None if counts is None else FrequencyBins.of(torch.as_tensor(counts))
         self.exclude = tuple(exclude)
+        self.max_tokens = max_tokens
+        self.moments_every = moments_every
+        self.loss_scale = loss_scale
         self.seed = seed
         self.current = step
         self.tokens_seen: int | Tensor = tokens_seen
-        self.run = run if isinstance(run, Run) else create_run(run, {})
-        self._claim(fresh=not isinstance(run, Run))
+        self._run: Run | None = None
+        if is_first():
+            self._run = run if isinstance(run, Run) else create_run(run, {})
+            self._claim(self._run, fresh=not isinstance(run, Run))
         self._capture: Capture | None = None
+        self._before: Activations | None = None
+        self._fit_on: dict[str, Tensor] = {}
+        self._stream = MomentStream(model, self.sites, self.exclude, loss_scale)
+        self._proxies: dict[str, Mapping[str, Subspace]] = {}
         self._counter: RemovableHandle | None = None
 
-    def _claim(self, fresh: bool) -> None:
+    @property
+    def run(self) -> Run:
+        """Where the numbers go; only the first rank of a distributed training has one."""
+        if self._run is None:
+            raise InputError("the run belongs to the first rank, but this is another; ask there")
+        return self._run
+
+    def _claim(self, run: Run, fresh: bool) -> None:
         """Put the settings under the model's name in the manifest; another lens of that name is not overwritten."""
         settings = {
             "sites": {site.name: site.place for site in self.sites},
@@ -88,17 +120,19 @@ class Lens:
             "seed": self.seed,
             "objective": self.objective,
             "exclude": list(self.exclude),
+            "max_tokens": self.max_tokens,
+            "moments_every": self.moments_every,
             "bins": None if self.bins is None else hashlib.sha256(str(self.bins.bin_of.tolist()).encode()).hexdigest(),
         }
-        known = self.run.manifest.get("lenses", {}).get(self.name)
+        known = run.manifest.get("lenses", {}).get(self.name)
         if known is not None:
-            check_same(self.run.path, known, settings)
-            if fresh and self.current == 0 and not self.run.records.is_empty():
+            check_same(run.path, known, settings)
+            if fresh and self.current == 0 and not run.records.is_empty():
                 raise InputError(
-                    f"{self.run.path} must be empty for a training that starts at step 0, but holds one; choose "
+                    f"{run.path} must be empty for a training that starts at step 0, but holds one; choose "
                     "another folder, delete this one, or pass step= and tokens_seen= to go on from a checkpoint"
                 )
-        self.run.describe("lenses", {self.name: settings})
+        run.describe("lenses", {self.name: settings})
 
     def __enter__(self) -> Lens:
         self._counter = self.model.register_forward_pre_hook(self._count_tokens, with_kwargs=True)
@@ -121,37 +155,41 @@ class Lens:
 
     def due(self) -> bool:
         """Whether the current step is to be measured."""
-        return self.current % self.every == 0 if isinstance(self.every, int) else self.current in self.every
+        return is_due(self.every, self.current)
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """Say that a training step has ended. A due step is measured and written, with its loss if given."""
         if self._counter is None:
             raise InputError("lens.step() must be called inside `with Lens(...) as lens:`, but is not; open that block")
-        if self._capture is not None:
-            capture, step = self._capture, self.current
-            self._disarm()
-            try:
-                troubles = self._measure(capture, loss)
-            finally:
-                self._advance()
-            if troubles:
-                sites = ", ".join(troubles)
-                warnings.warn(f"step {step} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2)
-        else:
-            self._advance()
-
-    def _advance(self) -> None:
-        self.current += 1
-        self._arm()
+        capture, before, step = self._capture, self._before, self.current
+        self._disarm()
+        try:
+            troubles = {} if capture is None else self._measure(capture, loss)
+            if before is not None:
+                self._fit_on = before.rows()
+        finally:
+            self.current += 1
+            self._arm()
+        if troubles:
+            sites = ", ".join(troubles)
+            warnings.warn(f"step {step} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2)
 
     def _arm(self) -> None:
+        room = -(-self.max_tokens // world_size())
         if self.due():
-            self._capture = Capture(self.model, self.sites, self.exclude, self.objective).__enter__()
+            self._capture = Capture(
+                self.model, self.sites, self.exclude, self.objective, room, self.loss_scale
+            ).__enter__()
+        elif is_due(self.every, self.current + 1):
+            self._before = Activations(self.model, self.sites, self.exclude, room).__enter__()
+        if self.moments_every is not None and self.current % self.moments_every == 0:
+            self._stream.__enter__()
 
     def _disarm(self) -> None:
-        if self._capture is not None:
-            self._capture.__exit__(None, None, None)
-            self._capture = None
+        for watching in (self._capture, self._before, self._stream):
+            if watching is not None:
+                watching.__exit__(None, None, None)
+        self._capture = self._before = None
 
     def _count_tokens(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if model.training and torch.is_grad_enabled():
@@ -161,48 +199,64 @@ class Lens:
     @torch.no_grad()
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
         """Measure and write; sites that could not be measured are returned with the reason."""
-        part = f"{self.name}-step-{self.current:08d}"
-        about = Record(model=self.name, step=self.current, tokens_seen=int(self.tokens_seen), seed=self.seed)
+        about = Record(model=self.name, step=self.current, tokens_seen=self._all_tokens(), seed=self.seed)
         records = [] if loss is None else [replace(about, quantity="loss", metric="loss", value=float(loss))]
         measured: dict[str, SiteMeasures] = {}
         troubles: dict[str, str] = {}
         for site in self.sites:
-            rows = capture.rows(site)
+            own = capture.rows(site)
+            rows, fit_on = gathered_rows(own), self._earlier(site.name)
+            self._fit_on[site.name] = own.activations
             here = replace(about, site=site.name, depth=site.depth)
+            records += self._window(here, site.name)
+            if not is_first():
+                continue
             try:
-                measured[site.name] = measure_site(rows, self.rank, self.bins, self.seed)
+                measured[site.name] = measure_site(rows, fit_on, self.rank, self.bins, self.seed)
             except InputError as error:
                 # Such steps (not finite, no gradient, too few sequences) happen, and must not end a training.
                 troubles[site.name] = str(error)
                 records.append(replace(here, metric="unmeasured", variant=str(error), value=1.0))
             else:
                 records += site_records(here, measured[site.name])
+        self._stream.forget()
+        self._proxies = {name: found.test.subspaces for name, found in measured.items()}
+        if not is_due(self.every, self.current + 1):
+            self._fit_on = {}
+        if is_first():
+            self._write(about, records, measured)
+        return troubles
+
+    def _all_tokens(self) -> int:
+        """Tokens seen so far, by all ranks."""
+        return int(self.tokens_seen) * world_size()
+
+    def _earlier(self, site: str) -> Tensor | None:
+        """Activations of the step before, of all ranks; None if there was none, or if it was not finite."""
+        if site not in self._fit_on:
+            return None
+        rows = gathered(self._fit_on[site])
+        return rows if bool(rows.isfinite().all()) else None
+
+    def _window(self, about: Record, site: str) -> list[Record]:
+        """What the moments since the last due step say."""
+        if site not in self._stream.gradients:
+            return []
+        activations, gradients = summed(self._stream.activations[site]), summed(self._stream.gradients[site])
+        return list(window_records(about, activations, gradients, self._proxies.get(site, {})))
+
+    def _write(self, about: Record, records: list[Record], measured: Mapping[str, SiteMeasures]) -> None:
+        part = f"{self.name}-step-{self.current:08d}"
         if measured:
             records += mean_records(replace(about, site=MEAN_SITE), list(measured.values()))
             self.run.save_tensors(part, _bases(measured))
         self.run.write(part, records)
-        return troubles
 
 
-def _check_settings(rank: Any, every: Any) -> None:
-    if not isinstance(rank, Integral) or rank < 1:
-        raise InputError(f"rank must be a whole number of at least 1, but is {rank!r}")
-    steps = list(every) if isinstance(every, Iterable) else [every]
-    if (
-        not steps
-        or not all(isinstance(step, Integral) for step in steps)
-        or (isinstance(every, Integral) and every < 1)
-    ):
-        raise InputError(f"every must be a whole number of at least 1, or a list of steps, but is {every!r}")
-
-
-def log_steps(last: int) -> list[int]:
-    """A log-spaced schedule: 0, 1, 2, 4, 8, ... and `last`.
-
-    >>> log_steps(100)
-    [0, 1, 2, 4, 8, 16, 32, 64, 100]
-    """
-    return sorted({0, last, *(2**power for power in range(last.bit_length()) if 2**power < last)})
+def _check_whole(**settings: Any) -> None:
+    for name, value in settings.items():
+        if not isinstance(value, Integral) or value < 1:
+            raise InputError(f"{name} must be a whole number of at least 1, but is {value!r}")
 
 
 def _bases(measured: Mapping[str, SiteMeasures]) -> dict[str, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.intervals import Interval, anisotropy_replicates, share_jackknife
+from tangentlens.alignment.share import moment_shares
 from tangentlens.alignment.tangent_result import PROXY, TangentTest, average
 from tangentlens.alignment.tangent_test import BINNED_ORDERS, tangent_test
 from tangentlens.capture.hooks import Rows
@@ -36,6 +37,7 @@ from tangentlens.geometry.ranks import (
     stable_rank,
 )
 from tangentlens.geometry.rows import as_rows
+from tangentlens.geometry.subspace import Subspace
 from tangentlens.runs.records import Record
 
 # The site's name in records of the mean over all sites.
@@ -101,8 +103,10 @@ class SiteMeasures:
     gradient_rms: float
 
 
-def measure_site(rows: Rows, rank: int, bins: FrequencyBins | None, seed: int) -> SiteMeasures:
-    """Measure; rows that do not allow it are an `InputError`."""
+def measure_site(
+    rows: Rows, fit_on: Float[Tensor, "m d"] | None, rank: int, bins: FrequencyBins | None, seed: int
+) -> SiteMeasures:
+    """Measure, with the proxy fitted on `fit_on` or on half of the sequences; bad rows are an `InputError`."""
     activations, gradients = as_rows(rows.activations), as_rows(rows.gradients)
     test = tangent_test(
         activations,
@@ -114,6 +118,7 @@ def measure_site(rows: Rows, rank: int, bins: FrequencyBins | None, seed: int) -
         controls=WATCHED,
         orders=BINNED_ORDERS,
         bins=bins,
+        fit_on=fit_on,
         seed=seed,
     )
     # Occurrences of one token stay close together, so their neighbours are mostly each other.
@@ -141,6 +146,24 @@ def site_records(about: Record, found: SiteMeasures) -> Iterator[Record]:
     yield replace(gradient, metric="anisotropy", variant="uncentred", value=found.gradient_anisotropy)
     yield replace(gradient, metric="rms_norm", value=found.gradient_rms)
     yield from share_records(about, found.test)
+
+
+def window_records(
+    about: Record, activations: Moments, gradients: Moments, proxies: Mapping[str, Subspace]
+) -> Iterator[Record]:
+    """What the moments of many steps say, and what of their gradients lies in `proxies` that were fitted before."""
+    activation = replace(about, quantity="activation", n=activations.count)
+    yield replace(activation, metric="window_anisotropy", value=anisotropy(activations))
+    gradient = replace(about, quantity="gradient", n=gradients.count)
+    moment = gradients.second_moment()
+    energy = float(moment.trace())
+    yield replace(gradient, metric="window_rms_norm", value=math.sqrt(energy))
+    if energy > 0:
+        yield replace(gradient, metric="window_anisotropy", variant="uncentred", value=anisotropy(gradients, False))
+        for name, q in proxies.items():
+            for order, share in zip(BINNED_ORDERS, moment_shares(moment, {name: q}, BINNED_ORDERS)[0], strict=True):
+                here = replace(gradient, variant=name, order=order, rank=q.rank)
+                yield replace(here, metric="window_share", value=float(share))
 
 
 def _dimension_record(about: Record, found: IntrinsicDimension, over: str) -> Record:

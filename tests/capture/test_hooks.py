@@ -70,7 +70,7 @@ def test_several_backward_passes_of_one_step_add_their_sequences():
     with Capture(model, [site]) as capture:
         for seed in range(3):
             model(**tiny_batch(seed, batch=2, length=4)).loss.backward()
-    assert capture.rows(site).sequences.unique().tolist() == [0, 1, 2, 3, 4, 5]
+    assert capture.rows(site).sequences.unique(return_counts=True)[1].tolist() == [4] * 6
 
 
 def test_passes_that_are_never_back_propagated_leave_nothing():

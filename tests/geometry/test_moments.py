@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangentlens import InputError, Moments
+from tangentlens.geometry.rows import gram
 
 
 def rows(n, d, seed, dtype=torch.float64):
@@ -102,3 +103,11 @@ def test_squares_that_fp32_cannot_hold_are_not_lost(scale):
     np.testing.assert_allclose(
         Moments.of(x * scale).covariance() / scale**2, Moments.of(x).covariance(), rtol=1e-4, atol=1e-6
     )
+
+
+@pytest.mark.parametrize("d", [1, 255, 256, 258, 301])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_product_in_blocks_is_the_product(d, dtype, generator):
+    rows = torch.randn(40, d, generator=generator, dtype=dtype)
+    found = gram(rows, out=torch.full((d, d), torch.nan, dtype=dtype))
+    torch.testing.assert_close(found, rows.T @ rows)

@@ -18,12 +18,16 @@ NO_TARGET = -100
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Token ids, targets (`NO_TARGET` where none is known), the sequence of each position, and which ones count."""
+    """Token ids, targets (`NO_TARGET` where none is known), the sequence of each position, and which ones count.
+
+    `whole` says that all do, where that is known without looking.
+    """
 
     tokens: Int[Tensor, "batch length"]
     targets: Int[Tensor, "batch length"]
     sequences: Int[Tensor, "batch length"]
     keep: Bool[Tensor, "batch length"]
+    whole: bool = False
 
 
 Objective = Literal["causal", "masked", "seq2seq"]
@@ -68,7 +72,8 @@ def read_batch(named: Mapping[str, Any], exclude: Sequence[int] = (), objective:
     # The labels of an encoder-decoder are its decoder's.
     targets = _targets(tokens, _like(named.get("labels"), tokens), None if objective == "seq2seq" else objective)
     mask = _like(named.get("attention_mask"), tokens)
-    return Batch(tokens, targets, _sequences(tokens, named.get("position_ids")), _kept(tokens, mask, exclude))
+    sequences = _sequences(tokens, named.get("position_ids"))
+    return Batch(tokens, targets, sequences, _kept(tokens, mask, exclude), whole=mask is None and not exclude)
 
 
 def read_decoder_batch(tokens: Int[Tensor, "batch length"], named: Mapping[str, Any], exclude: Sequence[int]) -> Batch:

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.rows import as_rows, shaped_rows, unit_scale
+from tangentlens.geometry.rows import as_rows, gram, shaped_rows, unit_scale
 
 # Rows that are multiplied at once: few enough to stay in a cache, enough for the product to run at full speed.
 _PART = 4096
@@ -115,7 +115,7 @@ def _moments_in_parts(rows: Float[Tensor, "n d"]) -> Moments:
     for part in rows.split(_PART):
         centred = torch.sub(part, shift, out=room[: len(part)])
         moments.mean += centred.sum(dim=0)
-        moments.scatter += torch.mm(centred.T, centred, out=square)
+        moments.scatter += gram(centred, out=square)
     moments.count = len(rows)
     moments.mean /= len(rows)
     moments.scatter.addr_(moments.mean, moments.mean, alpha=-len(rows))

@@ -9,6 +9,9 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 
+# Products of rows with so many features or more are multiplied in so many blocks of columns.
+_WIDE, _BLOCKS = 256, 4
+
 
 def shaped_rows(x: Any) -> Float[Tensor, "n d"]:
     """Return `x` as a detached `(n, d)` tensor of floating-point numbers, which may be short or not finite."""
@@ -51,5 +54,20 @@ def unit_scale(rows: Float[Tensor, "n d"]) -> float:
 def product(rows: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
     """X^T X in fp64, multiplied in the rows' own precision at unit scale: squares neither overflow nor vanish."""
     scale = unit_scale(rows)
-    unit = rows / scale
-    return (unit.T @ unit).double() * scale**2
+    return gram(rows / scale).double() * scale**2
+
+
+def gram(rows: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None) -> Float[Tensor, "d d"]:
+    """X^T X. It is symmetric, so of many features each block beside the diagonal is multiplied once and mirrored.
+
+    >>> gram(torch.tensor([[1.0, 2.0], [0.0, 1.0]])).tolist()
+    [[1.0, 2.0], [2.0, 5.0]]
+    """
+    d = rows.shape[1]
+    out = rows.new_empty(d, d) if out is None else out
+    width = d if d < _WIDE else -(-d // _BLOCKS)
+    for first in range(0, d, width):
+        last = min(first + width, d)
+        torch.mm(rows[:, first:last].T, rows[:, first:], out=out[first:last, first:])
+        out[last:, first:last] = out[first:last, last:].T
+    return out

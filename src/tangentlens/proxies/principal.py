@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.leading import leading_directions
-from tangentlens.geometry.rows import as_rows, unit_scale
+from tangentlens.geometry.rows import as_rows, gram, unit_scale
 
 # Principal directions that are kept beyond the rank wherever rows are reduced to the leading ones.
 SPARE = 16
@@ -71,7 +71,7 @@ class Principal:
 
     @cached_property
     def _eigen(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
-        values, vectors = torch.linalg.eigh((self.points.T @ self.points).double() / len(self.points))
+        values, vectors = torch.linalg.eigh(gram(self.points).double() / len(self.points))
         return values.flip(0).clamp_min(0), vectors.flip(1)
 
     @property

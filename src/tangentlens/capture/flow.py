@@ -1,0 +1,167 @@
+"""Every tensor that flows through a site in training, with its batch: once each, whatever the loop does."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from tangentlens.capture.batch import (
+    Batch,
+    Objective,
+    named_arguments,
+    read_batch,
+    read_decoder_batch,
+    unwrapped,
+)
+from tangentlens.capture.sites import Site, check_carried, ran_twice, watch
+from tangentlens.capture.stacks import find_stacks
+from tangentlens.errors import InputError
+
+See = Callable[[Site, Batch, Tensor], None]
+
+
+def kept_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
+    """The rows of a tensor at the positions that count; all of them are not copied."""
+    rows = hidden.detach().flatten(0, -2)
+    return rows if batch.whole else rows[batch.keep.flatten()]
+
+
+def copied_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
+    """The same, safe from whatever the training does with the tensor later."""
+    rows = kept_rows(hidden, batch)
+    return rows.clone() if batch.whole else rows
+
+
+@dataclass(eq=False)
+class Flow:
+    """A context in which `see` is called with each site's tensor of each forward pass that has gradients.
+
+    It is the very tensor that flows on: a hook on it sees its true gradient. Evaluation is passed over. What activation
+    checkpointing computes twice is seen once, in the pass whose graph the gradient comes through.
+
+    Args:
+        model: The model in training.
+        sites: Where to look.
+        see: Called with the site, the batch and the tensor.
+        exclude: Token ids to leave out, such as padding or a begin-of-sequence token.
+        objective: What positions predict; None if that is not known.
+        max_tokens: Keep at most so many tokens of all forward passes together; of a batch with more, a random sample.
+    """
+
+    model: nn.Module
+    sites: Sequence[Site]
+    see: See
+    exclude: Sequence[int] = ()
+    objective: Objective | None = None
+    max_tokens: int | None = None
+    _handles: list[RemovableHandle] = field(default_factory=list)
+    _named: dict[str, Any] = field(default_factory=dict)
+    _batches: dict[str, Batch] = field(default_factory=dict)
+    _calls: Counter[str] = field(default_factory=Counter)
+    _awaited: defaultdict[str, list[Batch]] = field(default_factory=lambda: defaultdict(list))
+    _too_often: set[str] = field(default_factory=set)
+    _n_sequences: int = 0
+    _n_tokens: Counter[str] = field(default_factory=Counter)
+
+    def __enter__(self) -> Flow:
+        self._handles.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
+        for stack in find_stacks(unwrapped(self.model)):
+            if stack.name == "decoder" and stack.embedding is not None:
+                self._handles.append(stack.embedding.register_forward_pre_hook(self._begin_decoder))
+        for site in self.sites:
+            self._handles.append(watch(site, partial(self._watch, site)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+    def check_calls(self, site: Site) -> None:
+        """Refuse a site that ran more often in a forward pass than is known of it: its tensors are mixed up."""
+        if site.name in self._too_often:
+            raise ran_twice(site)
+
+    def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """A forward pass begins; one without gradients leaves nothing."""
+        self._batches.clear()
+        self._calls.clear()
+        if torch.is_grad_enabled():
+            self._named = named_arguments(model, args, kwargs)
+            batch = read_batch(self._named, self.exclude, self.objective)
+            self._batches = dict.fromkeys(("", "encoder"), self._sampled(batch, "encoder"))
+
+    def _begin_decoder(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        if self._batches and not _in_backward():
+            batch = read_decoder_batch(args[0], self._named, self.exclude)
+            self._batches["decoder"] = self._sampled(batch, "decoder")
+
+    def _sampled(self, batch: Batch, stack: str) -> Batch:
+        """Of the batch what there is still room for, with sequences numbered on from those before."""
+        first = self._n_sequences
+        self._n_sequences += batch.tokens.numel()
+        batch = replace(batch, sequences=batch.sequences + first)
+        if self.max_tokens is None:
+            return batch
+        places = batch.keep.flatten().nonzero()[:, 0].cpu()
+        room = self.max_tokens - self._n_tokens[stack]
+        self._n_tokens[stack] += min(room, len(places))
+        if len(places) <= room:
+            return batch
+        # A generator of its own: no random state of the training is touched.
+        order = torch.randperm(len(places), generator=torch.Generator().manual_seed(len(places)))
+        chosen = torch.zeros(batch.tokens.numel(), dtype=torch.bool)
+        chosen[places[order[:room]]] = True
+        return replace(batch, keep=chosen.view_as(batch.tokens).to(batch.keep.device), whole=False)
+
+    def _watch(self, site: Site, hidden: Tensor | None) -> None:
+        if _in_backward():
+            self._recomputed(site, hidden)
+            return
+        batch = self._batches.get(site.stack)
+        if batch is None:
+            return
+        call = self._calls[site.name]
+        self._calls[site.name] += 1
+        if call >= site.calls:
+            self._too_often.add(site.name)
+        elif call == site.call and torch.is_grad_enabled():
+            self._show(site, hidden, batch)
+        elif call == site.call:
+            self._awaited[site.name].append(batch)
+
+    def _recomputed(self, site: Site, hidden: Tensor | None) -> None:
+        """Activation checkpointing runs a block again in the backward pass.
+
+        If the block first ran without gradients ('reentrant'), its gradients come now; else they come to what ran then.
+        """
+        awaited = self._awaited[site.name]
+        if not awaited or not torch.is_grad_enabled():
+            return
+        if len(awaited) > 1 or site.calls > 1:
+            raise InputError(
+                f"{site} must be back-propagated after each forward pass under reentrant activation checkpointing, but "
+                "several passes wait for it; pass use_reentrant=False to the checkpointing"
+            )
+        self._show(site, hidden, awaited.pop())
+
+    def _show(self, site: Site, hidden: Tensor | None, batch: Batch) -> None:
+        hidden = check_carried(site, hidden, batch.tokens)
+        if hidden.requires_grad:
+            self.see(site, batch, hidden)
+
+
+def _in_backward() -> bool:
+    """Whether this runs inside a backward pass, as what activation checkpointing recomputes does."""
+    return torch._C._current_graph_task_id() != -1

@@ -1,0 +1,72 @@
+"""Moments of activations and gradients, added up over many training steps: all tokens, no rows kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from torch import Tensor, nn
+
+from tangentlens.capture.batch import Batch
+from tangentlens.capture.flow import Flow, kept_rows
+from tangentlens.capture.sites import Site
+from tangentlens.errors import InputError
+from tangentlens.geometry.moments import Moments
+
+
+class MomentStream:
+    """A context in which training adds to `activations` and `gradients`, the moments of each site by its name.
+
+    Rows that are not finite are left out and counted in `skipped`.
+
+    Args:
+        model: The model in training.
+        sites: Where to look.
+        exclude: Token ids to leave out.
+        loss_scale: Tells by what the loss is multiplied in mixed precision; gradients are divided by it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sites: Sequence[Site],
+        exclude: Sequence[int] = (),
+        loss_scale: Callable[[], float] | None = None,
+    ) -> None:
+        self.loss_scale = loss_scale
+        self.activations: dict[str, Moments] = {}
+        self.gradients: dict[str, Moments] = {}
+        self.skipped = 0
+        self._flow = Flow(model, sites, self._see, exclude)
+
+    def __enter__(self) -> MomentStream:
+        self._flow.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._flow.__exit__(kind, error, trace)
+
+    def forget(self) -> None:
+        """Begin a new window."""
+        self.activations.clear()
+        self.gradients.clear()
+        self.skipped = 0
+
+    def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
+        self._add(self.activations, site, kept_rows(hidden, batch))
+        hidden.register_hook(lambda gradient: self._receive(site, batch, gradient))
+
+    def _receive(self, site: Site, batch: Batch, gradient: Tensor) -> None:
+        rows = kept_rows(gradient, batch)
+        if self.loss_scale is not None:
+            rows = rows.float() / float(self.loss_scale())
+        self._add(self.gradients, site, rows)
+
+    def _add(self, moments: dict[str, Moments], site: Site, rows: Tensor) -> None:
+        try:
+            moments.setdefault(site.name, Moments(rows.shape[1], device=rows.device)).update(rows)
+        except InputError:
+            # A step that overflowed happens in a healthy training, and must neither end it nor spoil the window.
+            self.skipped += 1
