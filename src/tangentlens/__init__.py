@@ -1,5 +1,6 @@
 """See how a language model's representation space takes shape while it learns."""
 
+from tangentlens.alarms import Alarm
 from tangentlens.alignment.audit import audit
 from tangentlens.alignment.chance import chance
 from tangentlens.alignment.corrections import benjamini_hochberg, holm
@@ -30,6 +31,7 @@ from tangentlens.runs.run import open_run
 from tangentlens.schedule import log_steps
 
 __all__ = [
+    "Alarm",
     "InputError",
     "Lens",
     "Moments",

@@ -15,15 +15,25 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from tangentlens.alarms import Alarm
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.capture.batch import Objective, named_arguments, objective_of, read_batch
 from tangentlens.capture.hooks import Activations, Capture
 from tangentlens.capture.ranks import gathered, gathered_rows, is_first, summed, world_size
-from tangentlens.capture.sites import find_sites
+from tangentlens.capture.sites import check_visible, find_sites
 from tangentlens.capture.stream import MomentStream
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.measures import MEAN_SITE, SiteMeasures, mean_records, measure_site, site_records, window_records
+from tangentlens.measures import (
+    MEAN_SITE,
+    SiteMeasures,
+    mean_records,
+    measure_site,
+    scalars,
+    scalars_by_site,
+    site_records,
+    window_records,
+)
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, check_same, create_run
 from tangentlens.schedule import Schedule, as_schedule, is_due
@@ -54,6 +64,11 @@ class Lens:
         moments_every: Also add up the moments of activations and gradients, of all tokens of every so many steps;
             they are measured and written with the next due step.
         loss_scale: Tells by what the loss is multiplied in mixed precision, as `scaler.get_scale` does.
+        log_sites: Sites whose own values are in `scalars` too, beside the means over sites; as `sites`.
+        alarms: What to warn of. A warning comes when it begins; it is in `scalars` and in the records while it lasts.
+
+    Attributes:
+        scalars: The last due step in a handful of numbers, for a tracker.
         seed: Of the proxy's fit.
         step: The number of the first step, if training goes on from a checkpoint.
         tokens_seen: How many tokens the model had been trained on before.
@@ -74,6 +89,8 @@ class Lens:
         max_tokens: int = 16_384,
         moments_every: int | None = None,
         loss_scale: Callable[[], float] | None = None,
+        log_sites: str | Sequence[str] = (),
+        alarms: Sequence[Alarm] = (),
         seed: int = 0,
         step: int = 0,
         tokens_seen: int = 0,
@@ -81,6 +98,7 @@ class Lens:
         _check_whole(rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
         self.model = model
         self.sites = find_sites(model, sites)
+        check_visible(model, self.sites)
         self.rank = rank
         self.every = as_schedule(every)
         self.name = name
@@ -90,6 +108,9 @@ class Lens:
         self.max_tokens = max_tokens
         self.moments_every = moments_every
         self.loss_scale = loss_scale
+        self.log_sites = {site.name for site in find_sites(model, log_sites)} if log_sites else set()
+        self.alarms = tuple(alarms)
+        self.scalars: dict[str, float] = {}
         self.seed = seed
         self.current = step
         self.tokens_seen: int | Tensor = tokens_seen
@@ -174,6 +195,14 @@ class Lens:
             sites = ", ".join(troubles)
             warnings.warn(f"step {step} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2)
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a lens needs that goes on from a checkpoint with the same numbers: rows to fit the next proxy on."""
+        return dict(self._fit_on)
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from the `state_dict` of a lens at the same step."""
+        self._fit_on = dict(state)
+
     def _arm(self) -> None:
         room = -(-self.max_tokens // world_size())
         if self.due():
@@ -224,8 +253,24 @@ class Lens:
         if not is_due(self.every, self.current + 1):
             self._fit_on = {}
         if is_first():
+            self._tell(measured)
+            records += [
+                replace(about, metric=name, value=value)
+                for name, value in self.scalars.items()
+                if name.startswith("alarm")
+            ]
             self._write(about, records, measured)
         return troubles
+
+    def _tell(self, measured: Mapping[str, SiteMeasures]) -> None:
+        """Put the step into `scalars`, and warn of what there is to warn of."""
+        chosen = {name: found for name, found in measured.items() if name in self.log_sites}
+        before, self.scalars = self.scalars, scalars(measured) | scalars_by_site(chosen)
+        for alarm in self.alarms:
+            message, name = alarm.message(self.scalars), f"alarm/{alarm.scalar}"
+            self.scalars[name] = float(message is not None)
+            if message is not None and not before.get(name):
+                warnings.warn(f"step {self.current} of {self.name}: {message}", stacklevel=5)
 
     def _all_tokens(self) -> int:
         """Tokens seen so far, by all ranks."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.intervals import Interval, anisotropy_replicates, share_jackknife
 from tangentlens.alignment.share import moment_shares
-from tangentlens.alignment.tangent_result import PROXY, TangentTest, average
+from tangentlens.alignment.tangent_result import PROXY, Cell, TangentTest, average
 from tangentlens.alignment.tangent_test import BINNED_ORDERS, tangent_test
 from tangentlens.capture.hooks import Rows
 from tangentlens.errors import InputError
@@ -146,6 +146,28 @@ def site_records(about: Record, found: SiteMeasures) -> Iterator[Record]:
     yield replace(gradient, metric="anisotropy", variant="uncentred", value=found.gradient_anisotropy)
     yield replace(gradient, metric="rms_norm", value=found.gradient_rms)
     yield from share_records(about, found.test)
+
+
+def scalars(found: Mapping[str, SiteMeasures]) -> dict[str, float]:
+    """A handful of numbers to watch live: means over the sites that were measured."""
+    sites = [_site_scalars(site) for site in found.values()]
+    return {name: sum(site[name] for site in sites) / len(sites) for name in sites[0]} if sites else {}
+
+
+def scalars_by_site(found: Mapping[str, SiteMeasures]) -> dict[str, float]:
+    """The same of every site, by `scalar/site`."""
+    return {f"{name}/{site}": value for site, one in found.items() for name, value in _site_scalars(one).items()}
+
+
+def _site_scalars(found: SiteMeasures) -> dict[str, float]:
+    share = float(found.test.shares[Cell(PROXY, 1.0, "all")][0])
+    return {
+        "tangent_share": share,
+        "tangent_share_over_chance": share * found.test.dim / found.test.subspaces[PROXY].rank,
+        "anisotropy": float(found.anisotropy[0]),
+        "intrinsic_dimension": found.dimension.value,
+        "gradient_norm": found.gradient_rms,
+    }
 
 
 def window_records(

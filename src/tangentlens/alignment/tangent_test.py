@@ -84,7 +84,7 @@ def tangent_test(
         fitted, grads, ids = rows[fit], grads[~fit], ids[~fit]
         binned = {kind: of[~fit] for kind, of in binned.items()}
     else:
-        fitted = as_rows(fit_on)
+        fitted = as_rows(fit_on).to(rows.device)
         _check_width(fitted, rows)
     subspaces, drawn = _fitted(fitted, rank, controls, seed)
     tested = _Tested(subspaces, drawn, controls, orders)

@@ -22,7 +22,7 @@ from tangentlens.capture.batch import (
     read_decoder_batch,
     unwrapped,
 )
-from tangentlens.capture.sites import Site, check_carried, ran_twice, watch
+from tangentlens.capture.sites import Site, check_carried, check_visible, ran_twice, watch
 from tangentlens.capture.stacks import find_stacks
 from tangentlens.errors import InputError
 
@@ -73,6 +73,7 @@ class Flow:
     _n_tokens: Counter[str] = field(default_factory=Counter)
 
     def __enter__(self) -> Flow:
+        check_visible(self.model, self.sites)
         self._handles.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
         for stack in find_stacks(unwrapped(self.model)):
             if stack.name == "decoder" and stack.embedding is not None:

@@ -10,7 +10,9 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
+from torch._dynamo import OptimizedModule
 from torch.utils.hooks import RemovableHandle
 
 from tangentlens.capture.batch import unwrapped
@@ -90,9 +92,23 @@ def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
         values = output.values() if hasattr(output, "values") and not isinstance(output, Tensor) else output
         see(_hidden([values] if isinstance(values, Tensor) else list(values)))
 
+    # A compiled block would compile its hooks as well.
     if site.side == "input":
-        return site.module.register_forward_pre_hook(on_input, with_kwargs=True)
-    return site.module.register_forward_hook(on_output)
+        return site.module.register_forward_pre_hook(torch.compiler.disable(on_input), with_kwargs=True)
+    return site.module.register_forward_hook(torch.compiler.disable(on_output))
+
+
+def check_visible(model: nn.Module, sites: Sequence[Site]) -> None:
+    """Refuse sites inside of what `torch.compile` has compiled: hooks there are passed over in silence."""
+    for path, outer in model.named_modules():
+        if isinstance(outer, OptimizedModule) or outer._compiled_call_impl is not None:
+            inside = set(outer.modules()) - {outer}
+            hidden = next((site for site in sites if site.module in inside), None)
+            if hidden is not None:
+                raise InputError(
+                    f"a site must not be inside a compiled module, but {hidden.name} is inside {path or 'the model'}, "
+                    "which is; compile its blocks instead, each on its own: `for block in blocks: block.compile()`"
+                )
 
 
 def check_carried(site: Site, hidden: Tensor | None, tokens: Tensor | None) -> Tensor:

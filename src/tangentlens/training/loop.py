@@ -46,6 +46,7 @@ def train(
         progress: Told the number of steps done and the loss.
     """
     optimizer = checkpoint.restore(model, recipe)
+    lens.load_state_dict(checkpoint.lens_state())
     with lens:
         while lens.current < recipe.steps:
             step, due = lens.current, lens.due()
@@ -64,7 +65,7 @@ def train(
             lens.step(loss.detach())
             progress(step + 1, loss.item())
             if due or lens.current == recipe.steps:
-                checkpoint.save(model, optimizer, lens.current, int(lens.tokens_seen))
+                checkpoint.save(model, optimizer, lens)
 
 
 Progress = Callable[[int, float], None]
@@ -100,10 +101,18 @@ class Checkpoint:
                     }
         return optimizer
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, step: int, tokens_seen: int) -> None:
+    def lens_state(self) -> dict[str, Tensor]:
+        """What the lens kept for its next step."""
+        kept = self.run.load_tensors(self.name)
+        return {
+            key.removeprefix("lens/"): value for key, value in (kept or ({},))[0].items() if key.startswith("lens/")
+        }
+
+    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, lens: Lens) -> None:
         """Write where training stands."""
-        tensors = {}
+        tensors = {f"lens/{site}": rows.cpu() for site, rows in lens.state_dict().items()}
         for name, parameter in model.named_parameters():
             tensors[f"weight/{name}"] = parameter.detach().cpu()
             tensors |= {f"{key}/{name}": value.cpu() for key, value in optimizer.state[parameter].items()}
-        self.run.save_tensors(self.name, tensors, {"step": str(step), "tokens_seen": str(tokens_seen)})
+        about = {"step": str(lens.current), "tokens_seen": str(int(lens.tokens_seen))}
+        self.run.save_tensors(self.name, tensors, about)

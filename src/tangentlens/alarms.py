@@ -1,0 +1,39 @@
+"""Early warnings: a number of the live ones that rises past a limit, or falls far below where it has been."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(eq=False)
+class Alarm:
+    """Tells when a scalar is `above` a limit, or has fallen below the share `falls_to` of its highest so far.
+
+    Args:
+        scalar: One of the lens's `scalars`, such as `anisotropy` or `intrinsic_dimension`.
+        above: Warn if it is higher than this.
+        falls_to: Warn if it is lower than this share of the highest value seen.
+
+    >>> collapse = Alarm("intrinsic_dimension", falls_to=0.5)
+    >>> [collapse.message({"intrinsic_dimension": value}) for value in (8.0, 10.0)]
+    [None, None]
+    >>> collapse.message({"intrinsic_dimension": 4.0})
+    'intrinsic_dimension is 4, below 0.5 of the 10 it has been at'
+    """
+
+    scalar: str
+    above: float = math.inf
+    falls_to: float = 0.0
+    highest: float = field(default=-math.inf, init=False)
+
+    def message(self, scalars: Mapping[str, float]) -> str | None:
+        """What there is to warn of, or None."""
+        value = scalars.get(self.scalar, math.nan)
+        self.highest = max(self.highest, value) if value == value else self.highest
+        if value > self.above:
+            return f"{self.scalar} is {value:.3g}, above {self.above:g}"
+        if value < self.falls_to * self.highest:
+            return f"{self.scalar} is {value:.3g}, below {self.falls_to:g} of the {self.highest:.3g} it has been at"
+        return None

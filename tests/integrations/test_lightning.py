@@ -1,0 +1,92 @@
+"""The lens in Lightning, against the plain loop and against Lightning without it."""
+
+import lightning
+import pytest
+import torch
+
+from loops import BATCH, SETTINGS, STEPS, Sequences, assert_same_numbers, assert_same_weights, n_hooks, plain
+from tangentlens import InputError, open_run
+from tangentlens.integrations.lightning import LensCallback
+from tiny import tiny_model
+
+
+class Module(lightning.LightningModule):
+    def __init__(self, fail_at=None):
+        super().__init__()
+        self.model = tiny_model()
+        self.fail_at = fail_at
+        self.losses = []
+
+    def training_step(self, batch, index):
+        if index == self.fail_at:
+            raise RuntimeError("boom")
+        loss = self.model(**batch).loss
+        self.losses.append(loss.item())
+        return loss
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class Logger(lightning.pytorch.loggers.logger.DummyLogger):
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def log_metrics(self, metrics, step=None):
+        self.told.append(dict(metrics))
+
+
+def train(folder, callbacks=(), module=None, size=BATCH, logger=False, **settings):
+    module = Module() if module is None else module
+    trainer = lightning.Trainer(
+        max_steps=STEPS,
+        accelerator="cpu",
+        logger=logger,
+        log_every_n_steps=1,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        default_root_dir=folder,
+        callbacks=list(callbacks),
+        **settings,
+    )
+    trainer.fit(module, torch.utils.data.DataLoader(Sequences(), batch_size=size))
+    return module
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_numbers_are_those_of_the_plain_loop(parts, tmp_path):
+    plain(tmp_path / "plain")
+    lens = LensCallback(run=tmp_path / "run", **SETTINGS)
+    train(tmp_path, [lens], size=BATCH // parts, accumulate_grad_batches=parts, gradient_clip_val=None)
+    assert_same_numbers(tmp_path / "plain", tmp_path / "run")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_training_is_bit_for_bit_the_same_and_the_logger_is_told(tmp_path):
+    alone, logger = train(tmp_path), Logger()
+    watched = train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)], logger=logger)
+    assert_same_weights(alone, watched)
+    assert alone.losses == watched.losses
+    told = [one for one in logger.told if "tangentlens/anisotropy" in one]
+    assert len(told) == 3
+    losses = open_run(tmp_path / "run").records.filter(metric="loss").sort("step")["value"].to_list()
+    assert losses == pytest.approx(watched.losses[::2])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_hooks_are_gone_after_training_and_after_an_exception(tmp_path):
+    module = train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)])
+    assert n_hooks(module) == 0
+    module = Module(fail_at=2)
+    with pytest.raises(RuntimeError, match="boom"):
+        train(tmp_path, [LensCallback(run=tmp_path / "again", **SETTINGS)], module=module)
+    assert n_hooks(module) == 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_model_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"must name the part of the LightningModule.*'net' is none; it has model"):
+        train(tmp_path, [LensCallback(model="net", run=tmp_path / "run", **SETTINGS)])

@@ -1,0 +1,111 @@
+"""The lens in the Hugging Face Trainer, against the plain loop and against the Trainer without it."""
+
+import pytest
+from transformers import Trainer, TrainerCallback, TrainingArguments
+
+from loops import BATCH, SETTINGS, STEPS, Sequences, assert_same_numbers, assert_same_weights, n_hooks, plain
+from tangentlens import Alarm, open_run
+from tangentlens.integrations.transformers import LensCallback
+from tiny import tiny_model
+
+
+class Tracker(TrainerCallback):
+    """What wandb's, TensorBoard's and MLflow's callbacks are: something that is told of every log."""
+
+    def __init__(self):
+        self.told = []
+
+    def on_log(self, args, state, control, logs, **_):
+        self.told.append((state.global_step, dict(logs)))
+
+
+def train(folder, callbacks=(), model=None, **arguments):
+    model = tiny_model() if model is None else model
+    settings = {
+        "output_dir": folder,
+        "max_steps": STEPS,
+        "per_device_train_batch_size": BATCH,
+        "learning_rate": 0.1,
+        "lr_scheduler_type": "constant",
+        "optim": "sgd",
+        "max_grad_norm": 0.0,
+        "report_to": "none",
+        "train_sampling_strategy": "sequential",
+        "disable_tqdm": True,
+        "use_cpu": True,
+        "save_strategy": "no",
+        "logging_steps": 1,
+    }
+    trainer = Trainer(
+        model, TrainingArguments(**settings | arguments), train_dataset=Sequences(), callbacks=list(callbacks)
+    )
+    trainer.train()
+    return trainer
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {},
+        {"gradient_accumulation_steps": 2, "per_device_train_batch_size": BATCH // 2},
+        {"gradient_checkpointing": True},
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+    ],
+    ids=["plain", "accumulation", "checkpointing", "reentrant"],
+)
+def test_the_numbers_are_those_of_the_plain_loop(arguments, tmp_path):
+    plain(tmp_path / "plain")
+    train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)], **arguments)
+    assert_same_numbers(tmp_path / "plain", tmp_path / "run")
+
+
+def test_gradients_are_those_before_clipping(tmp_path):
+    plain(tmp_path / "plain", clip=1e-3)
+    train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)], max_grad_norm=1e-3)
+    assert_same_numbers(tmp_path / "plain", tmp_path / "run")
+
+
+@pytest.mark.parametrize("arguments", [{}, {"gradient_accumulation_steps": 2}, {"gradient_checkpointing": True}])
+def test_training_is_bit_for_bit_the_same(arguments, tmp_path):
+    alone = train(tmp_path, **arguments)
+    watched = train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS | {"every": 1})], **arguments)
+    assert_same_weights(alone.model, watched.model)
+    losses = [[log["loss"] for log in one.state.log_history if "loss" in log] for one in (alone, watched)]
+    assert losses[0] == losses[1]
+    assert len(losses[0]) == STEPS
+
+
+def test_a_tracker_is_told_a_handful_of_numbers_on_due_steps(tmp_path):
+    tracker = Tracker()
+    lens = LensCallback(run=tmp_path / "run", **SETTINGS, log_sites="resid.2", alarms=[Alarm("anisotropy", above=0)])
+    with pytest.warns(UserWarning, match="step 0 of model: anisotropy is 0.*above 0"):
+        trainer = train(tmp_path, [tracker, lens], logging_steps=500)
+    told = {step: logs for step, logs in tracker.told if "tangentlens/anisotropy" in logs}
+    # Steps are counted as the Trainer counts them: the first one that ends is number 1.
+    assert list(told) == [1, 3, 5]
+    names = ["tangent_share", "tangent_share_over_chance", "anisotropy", "intrinsic_dimension", "gradient_norm"]
+    expected = [*names, *(f"{name}/resid.2" for name in names), "alarm/anisotropy"]
+    assert list(told[1]) == [f"tangentlens/{name}" for name in expected]
+    assert told[1]["tangentlens/alarm/anisotropy"] == 1
+    records = open_run(tmp_path / "run").records
+    mean = records.filter(step=0, site="mean", metric="anisotropy", quantity="activation")["value"].item()
+    assert told[1]["tangentlens/anisotropy"] == pytest.approx(mean)
+    assert any("tangentlens/anisotropy" in log for log in trainer.state.log_history)
+    assert records.filter(metric="alarm/anisotropy")["step"].to_list() == [0, 2, 4]
+
+
+def test_hooks_are_gone_after_training_and_after_an_exception(tmp_path):
+    class Broken(TrainerCallback):
+        def on_substep_end(self, *args, **_):
+            raise RuntimeError("boom")
+
+    lens = LensCallback(run=tmp_path / "run", **SETTINGS | {"every": 1})
+    model = tiny_model()
+    train(tmp_path, [lens], model=model)
+    assert n_hooks(model) == 0
+    lens = LensCallback(run=tmp_path / "again", **SETTINGS | {"every": 1})
+    with pytest.raises(RuntimeError, match="boom"):
+        train(tmp_path, [lens, Broken()], model=model, gradient_accumulation_steps=2)
+    assert n_hooks(model) > 0
+    lens.close()
+    assert n_hooks(model) == 0

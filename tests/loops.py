@@ -1,0 +1,67 @@
+"""What tests of training loops share: data, the plain reference loop, and how two trainings and two runs compare."""
+
+import polars as pl
+import torch
+
+from tangentlens import Lens, open_run
+from tiny import tiny_model
+
+SETTINGS = {"sites": ["resid", "mlp.1"], "rank": 4, "every": 2, "counts": torch.arange(64)}
+STEPS, BATCH, LENGTH = 5, 8, 12
+
+
+class Sequences(torch.utils.data.Dataset):
+    """Token sequences as Hugging Face datasets give them."""
+
+    def __init__(self, n=STEPS * BATCH):
+        self.tokens = torch.randint(2, 64, (n, LENGTH), generator=torch.Generator().manual_seed(0))
+
+    def __len__(self):
+        return len(self.tokens)
+
+    def __getitem__(self, i):
+        return {"input_ids": self.tokens[i], "labels": self.tokens[i]}
+
+
+def batches(size=BATCH):
+    tokens = Sequences().tokens
+    return [{"input_ids": part, "labels": part} for part in tokens.split(size)]
+
+
+def plain(run=None, model=None, clip=None, **settings):
+    """The plain loop, in full precision, one batch a step; with a lens if there is a run."""
+    model = tiny_model() if model is None else model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lens = None if run is None else Lens(model, run=run, **SETTINGS | settings).__enter__()
+    for batch in batches():
+        loss = model(**batch).loss
+        loss.backward()
+        if clip is not None:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
+        optimizer.step()
+        optimizer.zero_grad()
+        if lens is not None:
+            lens.step(loss)
+    if lens is not None:
+        lens.__exit__(None, None, None)
+    return model
+
+
+def assert_same_weights(a, b):
+    for (name, one), (_, other) in zip(a.state_dict().items(), b.state_dict().items(), strict=True):
+        assert torch.equal(one, other), name
+
+
+def assert_same_numbers(a, b, rel=1e-4, metrics=("share", "token_share", "anisotropy", "rms_norm")):
+    """The records of two runs agree, row by row."""
+    key = ["step", "site", "quantity", "metric", "variant", "order", "freq_bin"]
+    one, other = (open_run(path).records.filter(pl.col("metric").is_in(list(metrics))).sort(key) for path in (a, b))
+    assert one.height > 0
+    assert one.select(key).equals(other.select(key))
+    for column in ("value", "ci_low", "ci_high"):
+        left, right = (table[column].fill_null(0.0).to_torch() for table in (one, other))
+        torch.testing.assert_close(left, right, rtol=rel, atol=rel * 1e-2)
+
+
+def n_hooks(model):
+    return sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())
