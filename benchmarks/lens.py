@@ -1,58 +1,182 @@
-"""What the lens costs, as ratios of the bare training step, all measured side by side in one run."""
+"""What the lens costs, as ratios of the bare training step, measured side by side in one run.
 
+A GPT-2-like model of 17 M parameters (8 blocks of width 384), 2,048 tokens a step, unless said. `lens.py memory NAME`
+trains in one way and prints the peak of its memory; the rest calls it.
+"""
+
+import copy
+import re
 import shutil
+import statistics
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
+import transformers
 
 from tangentlens import Lens
-from tangentlens.models.small import small_model
+from tangentlens.capture.sites import find_sites
 
-ROUNDS = 15
+ROUNDS, EVERY = 7, 100
+VOCABULARY, LAYERS, WIDTH, BATCH, LENGTH = 8192, 8, 384, 16, 128
+
+
+class Training:
+    """A model in training, step by step, with something around each step."""
+
+    def __init__(
+        self, layers: int = LAYERS, width: int = WIDTH, batch: int = BATCH, lens: Callable[..., Lens] | None = None
+    ) -> None:
+        torch.manual_seed(0)
+        config = transformers.GPT2Config(
+            vocab_size=VOCABULARY,
+            n_layer=layers,
+            n_embd=width,
+            n_head=width // 64,
+            n_positions=LENGTH,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        self.model = transformers.GPT2LMHeadModel(config)
+        self.optimizer = torch.optim.AdamW(self.model.parameters())
+        self.tokens = torch.randint(2, VOCABULARY, (batch, LENGTH))
+        self.lens = None if lens is None else lens(self.model).__enter__()
+
+    def step(self) -> None:
+        """Train one step."""
+        self.model(input_ids=self.tokens, labels=self.tokens).loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        if self.lens is not None:
+            self.lens.step()
+
+
+def bare_products(training: Training) -> Callable[[], None]:
+    """The training step, and X^T X of as many rows as all sites have, of activations and of gradients."""
+    sites = 2 * len(find_sites(training.model, "resid"))
+    rows = torch.randn(training.tokens.numel(), training.model.config.n_embd)
+    return lambda: (training.step(), [rows.T @ rows for _ in range(sites)])[0]
+
+
+def plain_hooks(training: Training) -> Callable[[], None]:
+    """The same with forward hooks that multiply what they see, and nothing else."""
+    for site in find_sites(training.model, "resid"):
+
+        def on(module: object, args: object, output: torch.Tensor) -> None:
+            output.register_hook(multiply)
+            multiply(output)
+
+        site.module.register_forward_hook(on)
+    return training.step
+
+
+def multiply(hidden: torch.Tensor) -> None:
+    rows = hidden.detach().flatten(0, 1)
+    _ = rows.T @ rows
+
+
+def second_copy(training: Training) -> Callable[[], None]:
+    """How the closest peer gets gradients: a copy of the model runs the batch again."""
+
+    def step() -> None:
+        training.step()
+        other = copy.deepcopy(training.model)
+        other(input_ids=training.tokens, labels=training.tokens).loss.backward()
+
+    return step
+
+
+def measured(ways: dict[str, Callable[[], None]], rounds: int = ROUNDS) -> dict[str, float]:
+    """The time of a step in each way over that of the first: the median over rounds, in which each way has a turn."""
+    ratios: dict[str, list[float]] = {name: [] for name in ways}
+    for way in ways.values():
+        way()
+    for _ in range(rounds):
+        times = {name: _seconds(way) for name, way in ways.items()}
+        for name, seconds in times.items():
+            ratios[name].append(seconds / next(iter(times.values())))
+    return {name: statistics.median(found) for name, found in ratios.items()}
+
+
+def _seconds(way: Callable[[], None]) -> float:
+    start = time.perf_counter()
+    way()
+    return time.perf_counter() - start
+
+
+def lenses(folder: str) -> dict[str, Callable[[torch.nn.Module], Lens]]:
+    """Between due steps; moments of every step; a due step, with counts and without."""
+    never = [10**9]
+    counts = torch.arange(VOCABULARY)
+    return {
+        "between due steps": lambda model: Lens(model, every=never, run=f"{folder}/a"),
+        "moments of every step": lambda model: Lens(model, every=never, moments_every=1, run=f"{folder}/b"),
+        "a due step": lambda model: Lens(model, every=1, run=f"{folder}/c"),
+        "a due step, 8 frequency bins": lambda model: Lens(model, every=1, run=f"{folder}/d", counts=counts),
+    }
 
 
 def main() -> None:
-    print("model                        bare step   between due steps   a due step")
-    for layers, width in ((6, 128), (8, 256)):
-        compare(layers, width)
-
-
-def compare(layers: int, width: int, vocabulary: int = 2048, batch: int = 32, length: int = 64) -> None:
-    tokens = torch.randint(2, vocabulary, (batch, length))
-    counts = tokens.flatten().bincount(minlength=vocabulary)
     folder = tempfile.mkdtemp()
-    steps: dict[str, Callable[[], None]] = {}
-    for name, every in (("bare", None), ("watched", [10**9]), ("due", 1)):
-        model = small_model("decoder", vocabulary, layers, width, length, mask=1, seed=0)
-        optimizer = torch.optim.AdamW(model.parameters())
-        lens = None if every is None else Lens(model, every=every, run=f"{folder}/{name}", counts=counts).__enter__()
-        steps[name] = lambda model=model, optimizer=optimizer, lens=lens: train_step(model, optimizer, lens, tokens)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    for turn in range(ROUNDS):
-        # Every one is first equally often, and the best of its times is what the machine did not disturb.
-        for name in sorted(steps, key=lambda name: (list(steps).index(name) + turn) % len(steps)):
-            start = time.perf_counter()
-            steps[name]()
-            times[name].append(time.perf_counter() - start)
-    bare = min(times["bare"])
-    print(
-        f"decoder, {layers} x {width:<4} {batch * length} tokens   1.00        "
-        f"{min(times['watched']) / bare:<19.2f} {min(times['due']) / bare:.2f}"
-    )
+    print(f"{torch.get_num_threads()} threads; {LAYERS} blocks of width {WIDTH}, {BATCH * LENGTH} tokens a step")
+    bare = Training()
+    ways = {
+        "bare": bare.step,
+        "bare products": bare_products(Training()),
+        "plain hooks": plain_hooks(Training()),
+        "second copy": second_copy(Training()),
+    } | {name: Training(lens=lens).step for name, lens in lenses(folder).items()}
+    found = measured(ways)
+    for name, ratio in found.items():
+        print(f"{name:<30} {ratio:.3f}")
+    for name in ("a due step", "a due step, 8 frequency bins"):
+        # The step before has its activations copied, which is less than adding up their moments.
+        average = 1 + (found[name] - 1 + max(found["moments of every step"] - 1, 0)) / EVERY
+        print(f"{name}, one in {EVERY}: {average:.3f} on average")
+    peaks = {name: memory(name) for name in ("bare", "moments of every step", "a due step")}
+    for name, peak in peaks.items():
+        print(f"peak memory, {name:<21} {peak / peaks['bare']:.3f}")
+    shutil.rmtree(folder)
+    print("\nhow it grows                   moments of every step   a due step")
+    for name, shape in {
+        "width 192": {"width": 192},
+        "width 768": {"width": 768},
+        "4 blocks": {"layers": 4},
+        "16 blocks": {"layers": 16},
+        "1,024 tokens": {"batch": 8},
+        "4,096 tokens": {"batch": 32},
+    }.items():
+        folder = tempfile.mkdtemp()
+        chosen = lenses(folder)
+        found = measured(
+            {
+                "bare": Training(**shape).step,
+                **{key: Training(lens=chosen[key], **shape).step for key in ("moments of every step", "a due step")},
+            },
+            rounds=4,
+        )
+        print(f"{name:<30} {found['moments of every step']:<23.3f} {found['a due step']:.2f}")
+        shutil.rmtree(folder)
+
+
+def memory(name: str) -> float:
+    """Peak of resident memory of some steps, in a process of their own."""
+    told = subprocess.run([sys.executable, __file__, "memory", name], capture_output=True, text=True, check=True).stdout
+    return float(told.split()[-1])
+
+
+def print_memory(name: str) -> None:
+    folder = tempfile.mkdtemp()
+    training = Training(lens=lenses(folder).get(name))
+    for _ in range(4):
+        training.step()
+    print(re.search(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[1])
     shutil.rmtree(folder)
 
 
-def train_step(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer, lens: Lens | None, tokens: torch.Tensor
-) -> None:
-    model(input_ids=tokens, labels=tokens).loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if lens is not None:
-        lens.step()
-
-
 if __name__ == "__main__":
-    main()
+    print_memory(sys.argv[2]) if sys.argv[1:2] == ["memory"] else main()

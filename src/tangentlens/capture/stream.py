@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from tangentlens.capture.batch import Batch
 from tangentlens.capture.flow import Flow, kept_rows
+from tangentlens.capture.ranks import world_size
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
@@ -59,10 +60,10 @@ class MomentStream:
         hidden.register_hook(lambda gradient: self._receive(site, batch, gradient))
 
     def _receive(self, site: Site, batch: Batch, gradient: Tensor) -> None:
+        # The losses of ranks are averaged, as in `gathered_rows`.
+        scale = world_size() * (1.0 if self.loss_scale is None else float(self.loss_scale()))
         rows = kept_rows(gradient, batch)
-        if self.loss_scale is not None:
-            rows = rows.float() / float(self.loss_scale())
-        self._add(self.gradients, site, rows)
+        self._add(self.gradients, site, rows if scale == 1 else rows.float() / scale)
 
     def _add(self, moments: dict[str, Moments], site: Site, rows: Tensor) -> None:
         try:
