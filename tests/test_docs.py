@@ -1,12 +1,14 @@
 """Every Python example in the docs runs, and every command they name exists."""
 
 import re
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 import typer.main
 
+from loops import Sequences
 from tangentlens.cli import app
 from tiny import save_tiny, tiny_batch, tiny_model
 
@@ -27,9 +29,14 @@ def test_examples_run(page, tmp_path, monkeypatch):
         "optimizer": torch.optim.AdamW(model.parameters()),
         "loader": [tiny_batch(seed) for seed in range(3)],
         "save_model": save_tiny,
+        "dataset": Sequences(),
     }
-    for block in blocks(page, "python"):
-        exec(block, names)
+    with warnings.catch_warnings():
+        if page.stem == "training":
+            # Lightning warns of what it does itself.
+            warnings.simplefilter("ignore")
+        for block in blocks(page, "python"):
+            exec(block, names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
