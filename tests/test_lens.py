@@ -416,3 +416,16 @@ def test_schedules_are_data(every, due, tmp_path):
         train(model, steps=6, lens=lens)
     assert lens.run.records["step"].unique().sort().to_list() == due
     assert lens.run.manifest["lenses"]["model"]["every"] == (list(every) if isinstance(every, range) else every)
+
+
+def test_a_lens_is_open_once_at_a_time_and_can_be_opened_again(tmp_path):
+    model = tiny_model()
+    lens = Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run")
+    with lens:
+        with pytest.raises(InputError, match="a lens must be opened once at a time"), lens:
+            pass
+        train(model, steps=1, lens=lens)
+    with lens:
+        train(model, steps=1, lens=lens)
+    assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
+    assert lens.run.records["step"].unique().sort().to_list() == [0, 1]

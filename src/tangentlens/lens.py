@@ -156,8 +156,11 @@ class Lens:
         run.describe("lenses", {self.name: settings})
 
     def __enter__(self) -> Lens:
-        self._counter = self.model.register_forward_pre_hook(self._count_tokens, with_kwargs=True)
+        if self._counter is not None:
+            raise InputError("a lens must be opened once at a time, but this one is open; make another")
+        # Arming may refuse, and then there must be no hook.
         self._arm()
+        self._counter = self.model.register_forward_pre_hook(self._count_tokens, with_kwargs=True)
         return self
 
     def __exit__(
