@@ -1,12 +1,23 @@
 import math
 import subprocess
 import sys
+import warnings
 
 import polars as pl
 import pytest
 import torch
 
-from tangentlens import InputError, Lens, Subspace, anisotropy, intrinsic_dimension, open_run, share, tangent_test
+from tangentlens import (
+    Alarm,
+    InputError,
+    Lens,
+    Subspace,
+    anisotropy,
+    intrinsic_dimension,
+    open_run,
+    share,
+    tangent_test,
+)
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
@@ -170,6 +181,12 @@ def test_settings_that_can_never_work_are_errors(tmp_path):
             Lens(model, every=every, run=tmp_path / "run")
     with pytest.raises(InputError, match="rank must be a whole number"):
         Lens(model, rank=0, run=tmp_path / "run")
+    with pytest.raises(InputError, match=r"an alarm must be of one of tangent_share, .*, but is of 'anisotropie'"):
+        Lens(model, alarms=[Alarm("anisotropie", above=1)], run=tmp_path / "run")
+    with pytest.raises(InputError, match="log_sites must be among the sites that are measured, but 'embed' is not"):
+        Lens(model, log_sites="embed", run=tmp_path / "run")
+    with pytest.raises(InputError, match="step must be a whole number of at least 0, but is -1"):
+        Lens(model, step=-1, run=tmp_path / "run")
     with pytest.raises(InputError, match="at least one site"):
         Lens(model, sites=[], run=tmp_path / "run")
     with pytest.raises(InputError, match="inside `with Lens"):
@@ -182,14 +199,15 @@ def test_settings_of_the_wrong_type_are_errors_too():
 from torch import nn
 from tangentlens import InputError, Lens
 model = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
-for wrong in ({"every": 0.5}, {"every": [1.5]}, {"every": "daily"}, {"rank": 8.0}, {"model": "gpt2"}):
+every = ({"every": 0.5}, {"every": [1.5]}, {"every": "daily"})
+for wrong in (*every, {"objective": "casual"}, {"rank": 8.0}, {"model": "gpt2"}):
     try:
         Lens(**{"model": model, **wrong})
     except InputError as error:
         print(error)
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.splitlines()
-    assert [line.split(" must be")[0] for line in said] == ["every", "every", "every", "rank", "the model"]
+    assert [line.split(" must be")[0] for line in said] == ["every", "every", "every", "objective", "rank", "the model"]
 
 
 def test_a_rank_too_large_for_the_width_does_not_end_the_training(tmp_path):
@@ -429,3 +447,45 @@ def test_a_lens_is_open_once_at_a_time_and_can_be_opened_again(tmp_path):
         train(model, steps=1, lens=lens)
     assert not any(module._forward_pre_hooks or module._forward_hooks for module in model.modules())
     assert lens.run.records["step"].unique().sort().to_list() == [0, 1]
+
+
+def test_a_lens_that_goes_on_from_its_state_gives_the_same_numbers(tmp_path):
+    """Stopped between due steps and right before one, with a window and an alarm under way."""
+    alarms = lambda: [Alarm("anisotropy", above=0.0)]  # noqa: E731
+    settings = {"sites": "resid.1", "rank": 4, "every": [0, 1, 4], "moments_every": 1}
+    whole, model = tmp_path / "whole", tiny_model()
+    with pytest.warns(UserWarning, match="anisotropy is"), Lens(model, run=whole, alarms=alarms(), **settings) as lens:
+        train(model, steps=5, lens=lens)
+    for stop in (1, 3):
+        model, path = tiny_model(), tmp_path / str(stop)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+        state = {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for first, last in ((0, stop), (stop, 5)):
+                lens = Lens(model, run=path, step=first, alarms=alarms(), **settings)
+                lens.load_state_dict(state)
+                with lens:
+                    for step in range(first, last):
+                        loss = model(**tiny_batch(step)).loss
+                        loss.backward()
+                        optimizer.step()
+                        optimizer.zero_grad()
+                        lens.step(loss)
+                state = lens.state_dict()
+        expected, found = (open_run(one).records.drop("run").sort(KEY) for one in (whole, path))
+        assert found.equals(expected)
+
+
+def test_an_alarm_lasts_over_a_step_that_cannot_be_measured(tmp_path):
+    model = tiny_model()
+    alarm = Alarm("anisotropy", above=0.0)
+    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run", alarms=[alarm]) as lens:
+        with pytest.warns(UserWarning, match="anisotropy is"):
+            train(model, steps=1, lens=lens)
+        (model(**tiny_batch(0)).loss * math.nan).backward()
+        model.zero_grad()
+        with pytest.warns(UserWarning, match="step 1 was not measured"):
+            lens.step()
+        train(model, steps=1, lens=lens)
+    assert lens.run.records.filter(metric="alarm/anisotropy")["value"].to_list() == [1, 1, 1]

@@ -9,6 +9,7 @@ from loops import BATCH, SETTINGS, Sequences, assert_same_numbers, assert_same_w
 from tangentlens import InputError, Lens, open_run
 from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
+from tangentlens.capture.stream import MomentStream
 from tiny import tiny_model
 
 SITES = SETTINGS | {"sites": "resid"}
@@ -68,11 +69,12 @@ def test_mixed_precision_with_a_scaled_loss(tmp_path):
     assert_same_numbers(tmp_path / "plain", tmp_path / "run", rel=0.02, metrics=metrics)
 
 
-def test_overflow_in_half_precision_is_recorded_and_training_goes_on(tmp_path):
+@pytest.mark.parametrize("moments_every", [None, 1])
+def test_overflow_in_half_precision_is_recorded_and_training_goes_on(moments_every, tmp_path):
     model = tiny_model()
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with Lens(model, run=tmp_path / "run", loss_scale=scaler.get_scale, **SITES) as lens:
+    with Lens(model, run=tmp_path / "run", loss_scale=scaler.get_scale, moments_every=moments_every, **SITES) as lens:
         for step, part in enumerate(batches()[:2]):
             with torch.autocast("cpu", dtype=torch.float16):
                 loss = model(**part).loss
@@ -166,15 +168,99 @@ def test_packed_sequences_are_told_apart_by_their_positions():
     assert packed.targets[4] == -100
 
 
-def test_two_forward_passes_before_a_reentrant_backward_are_refused():
+def test_reentrant_checkpointing_finds_the_pass_that_is_back_propagated():
+    """With several passes waiting, one of them in vain; against no checkpointing at all."""
+    found = []
+    for reentrant in (False, True):
+        model = build("llama").train()
+        if reentrant:
+            model.gradient_checkpointing_enable({"use_reentrant": True})
+        sites = find_sites(model, "resid.[12]")
+        with Capture(model, sites) as capture:
+            model(**batch(seed=9))
+            (model(**batch(seed=1)).loss + model(**batch(seed=2)).loss).backward()
+        found.append([capture.rows(site) for site in sites])
+    for mine, theirs in zip(*found, strict=True):
+        # A backward pass comes through the passes in its own order.
+        order, other = (rows.tokens.view(-1, 7)[:, :2].sum(dim=1).argsort() for rows in (mine, theirs))
+        for part in ("tokens", "activations", "gradients"):
+            left, right = (getattr(rows, part).unflatten(0, (-1, 7)) for rows in (mine, theirs))
+            torch.testing.assert_close(left[order], right[other], rtol=1e-4, atol=1e-7)
+
+
+class InPlace(torch.nn.Module):
+    """Blocks whose outputs are changed in place by what comes after, as many people write them."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.embed = torch.nn.Embedding(64, 8)
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(8, 8) for _ in range(2))
+        self.how = how
+
+    def forward(self, input_ids):
+        x = self.embed(input_ids)
+        for block in self.blocks:
+            y = block(x)
+            if self.how == "add":
+                y += x
+            elif self.how == "relu":
+                y = y.relu_() + x
+            else:
+                y = y + x
+            x = y
+        return x
+
+
+@pytest.mark.parametrize("how", ["add", "relu"])
+def test_changes_in_place_do_not_hide_the_gradient(how):
+    torch.manual_seed(0)
+    model = InPlace(how)
+    plainly = InPlace("none" if how == "add" else "relu")
+    plainly.load_state_dict(model.state_dict())
+    if how == "relu":
+        plainly.forward = lambda input_ids: relu_not_in_place(plainly, input_ids)
+    tokens = batch()["input_ids"]
+    rows = []
+    for one in (model, plainly):
+        sites = find_sites(one, "blocks.*")
+        with Capture(one, sites) as capture, MomentStream(one, sites) as stream:
+            one(input_ids=tokens).square().sum().backward()
+        rows.append([capture.rows(site) for site in sites])
+        assert set(stream.gradients) == {"blocks.0", "blocks.1"}
+    for mine, theirs in zip(*rows, strict=True):
+        torch.testing.assert_close(mine.activations, theirs.activations)
+        torch.testing.assert_close(mine.gradients, theirs.gradients)
+
+
+def relu_not_in_place(model, input_ids):
+    x = model.embed(input_ids)
+    for block in model.blocks:
+        x = block(x).relu() + x
+    return x
+
+
+def test_a_block_that_was_dropped_is_recorded_and_training_goes_on(tmp_path):
+    class Dropping(InPlace):
+        def forward(self, input_ids):
+            return self.blocks[0](self.embed(input_ids))
+
+    model = Dropping("none")
+    with Lens(model, "blocks.*", rank=2, every=1, run=tmp_path / "run") as lens:
+        model(batch(size=8)["input_ids"]).square().sum().backward()
+        with pytest.warns(UserWarning, match=r"not measured at blocks.1: no forward pass came through it"):
+            lens.step()
+    records = open_run(tmp_path / "run").records
+    assert records.filter(metric="unmeasured")["site"].to_list() == ["blocks.1"]
+    assert records.filter(metric="share", site="blocks.0").height > 0
+
+
+def test_equal_activations_are_recorded_and_training_goes_on(tmp_path):
     model = tiny_model()
-    model.gradient_checkpointing_enable({"use_reentrant": True})
-    model.train()
-    site = find_sites(model, "resid.1")[0]
-    with Capture(model, [site]):
-        loss = sum(model(**part).loss for part in batches()[:2])
-        with pytest.raises(InputError, match="pass use_reentrant=False"):
-            loss.backward()
+    torch.nn.init.zeros_(model.model.layers[1].mlp.down_proj.weight)
+    with Lens(model, run=tmp_path / "run", moments_every=1, **SETTINGS) as lens:
+        model(**batches()[0]).loss.backward()
+        with pytest.warns(UserWarning, match=r"not measured at mlp.1: rows must differ"):
+            lens.step()
 
 
 @pytest.mark.parametrize("name", ["bert", "albert", "gpt2", "t5", "mamba", "lstm"])

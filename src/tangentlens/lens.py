@@ -17,15 +17,16 @@ from torch.utils.hooks import RemovableHandle
 
 from tangentlens.alarms import Alarm
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.capture.batch import Objective, named_arguments, objective_of, read_batch
+from tangentlens.capture.batch import OBJECTIVES, Objective, count_tokens, named_arguments, objective_of
 from tangentlens.capture.hooks import Activations, Capture
-from tangentlens.capture.ranks import gathered, gathered_rows, is_first, summed, world_size
+from tangentlens.capture.ranks import gathered, gathered_rows, is_first, of_all_ranks, summed, world_size
 from tangentlens.capture.sites import check_visible, find_sites
 from tangentlens.capture.stream import MomentStream
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.measures import (
     MEAN_SITE,
+    SCALARS,
     SiteMeasures,
     mean_records,
     measure_site,
@@ -95,25 +96,30 @@ class Lens:
         step: int = 0,
         tokens_seen: int = 0,
     ) -> None:
-        _check_whole(rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
+        _check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
+        _check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed)
+        _check_words(objective, alarms)
         self.model = model
         self.sites = find_sites(model, sites)
         check_visible(model, self.sites)
-        self.rank = rank
+        self.rank = int(rank)
         self.every = as_schedule(every)
         self.name = name
         self.objective = objective or objective_of(model)
         self.bins = None if counts is None else FrequencyBins.of(torch.as_tensor(counts))
-        self.exclude = tuple(exclude)
-        self.max_tokens = max_tokens
+        self.exclude = tuple(int(token) for token in exclude)
+        self.max_tokens = int(max_tokens)
         self.moments_every = moments_every
         self.loss_scale = loss_scale
         self.log_sites = {site.name for site in find_sites(model, log_sites)} if log_sites else set()
+        if not self.log_sites <= {site.name for site in self.sites}:
+            raise InputError(f"log_sites must be among the sites that are measured, but {log_sites!r} is not")
         self.alarms = tuple(alarms)
         self.scalars: dict[str, float] = {}
         self.seed = seed
         self.current = step
-        self.tokens_seen: int | Tensor = tokens_seen
+        self._tokens_before = int(tokens_seen)
+        self._tokens_here: int | Tensor = 0
         self._run: Run | None = None
         if is_first():
             self._run = run if isinstance(run, Run) else create_run(run, {})
@@ -122,7 +128,7 @@ class Lens:
         self._before: Activations | None = None
         self._fit_on: dict[str, Tensor] = {}
         self._stream = MomentStream(model, self.sites, self.exclude, loss_scale)
-        self._proxies: dict[str, Mapping[str, Subspace]] = {}
+        self._proxies: dict[str, dict[str, Subspace]] = {}
         self._counter: RemovableHandle | None = None
 
     @property
@@ -131,6 +137,11 @@ class Lens:
         if self._run is None:
             raise InputError("the run belongs to the first rank, but this is another; ask there")
         return self._run
+
+    @property
+    def tokens_seen(self) -> int:
+        """Tokens that the model has been trained on, by all ranks; all of them must ask."""
+        return self._tokens_before + sum(of_all_ranks(int(self._tokens_here)))
 
     def _claim(self, run: Run, fresh: bool) -> None:
         """Put the settings under the model's name in the manifest; another lens of that name is not overwritten."""
@@ -148,7 +159,7 @@ class Lens:
         known = run.manifest.get("lenses", {}).get(self.name)
         if known is not None:
             check_same(run.path, known, settings)
-            if fresh and self.current == 0 and not run.records.is_empty():
+            if fresh and self.current == 0 and not run.records.filter(model=self.name).is_empty():
                 raise InputError(
                     f"{run.path} must be empty for a training that starts at step 0, but holds one; choose "
                     "another folder, delete this one, or pass step= and tokens_seen= to go on from a checkpoint"
@@ -188,7 +199,9 @@ class Lens:
         capture, before, step = self._capture, self._before, self.current
         self._disarm()
         try:
-            troubles = {} if capture is None else self._measure(capture, loss)
+            # Measuring is not a part of the training's mixed precision.
+            with torch.autocast(self._device_type(), enabled=False):
+                troubles = {} if capture is None else self._measure(capture, loss)
             if before is not None:
                 self._fit_on = before.rows()
         finally:
@@ -198,13 +211,45 @@ class Lens:
             sites = ", ".join(troubles)
             warnings.warn(f"step {step} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2)
 
+    def _device_type(self) -> str:
+        return next((parameter.device.type for parameter in self.model.parameters()), "cpu")
+
+    def skip(self, reason: str) -> None:
+        """Say that a step has ended that did not train; if it was due, that and the reason are recorded."""
+        due = self.due()
+        self._disarm()
+        if due and is_first():
+            about = Record(model=self.name, step=self.current, tokens_seen=self.tokens_seen, seed=self.seed)
+            self._write([replace(about, metric="unmeasured", variant=reason, value=1.0)], {})
+        self.current += 1
+        self._arm()
+
     def state_dict(self) -> dict[str, Tensor]:
-        """What a lens needs that goes on from a checkpoint with the same numbers: rows to fit the next proxy on."""
-        return dict(self._fit_on)
+        """What a lens needs, beside the step, to go on from a checkpoint with the same numbers."""
+        state = {f"fit_on/{site}": rows for site, rows in self._fit_on.items()}
+        for site, proxies in self._proxies.items():
+            state |= {f"proxy/{site}/{name}": q.basis for name, q in proxies.items()}
+        state |= {f"scalar/{name}": torch.tensor(value) for name, value in self.scalars.items()}
+        state |= {f"highest/{i}": torch.tensor(alarm.highest) for i, alarm in enumerate(self.alarms)}
+        return state | self._stream.state_dict() | {"tokens_seen": torch.tensor(self.tokens_seen)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on from the `state_dict` of a lens at the same step."""
-        self._fit_on = dict(state)
+        self._proxies = {}
+        for key, value in state.items():
+            kind, _, name = key.partition("/")
+            if kind == "fit_on":
+                self._fit_on[name] = value
+            elif kind == "proxy":
+                site, _, proxy = name.rpartition("/")
+                self._proxies.setdefault(site, {})[proxy] = Subspace(value)
+            elif kind == "scalar":
+                self.scalars[name] = float(value)
+            elif kind == "highest":
+                self.alarms[int(name)].highest = float(value)
+            elif kind == "tokens_seen":
+                self._tokens_before = int(value)
+        self._stream.load_state_dict(state)
 
     def _arm(self) -> None:
         room = -(-self.max_tokens // world_size())
@@ -226,33 +271,41 @@ class Lens:
     def _count_tokens(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if model.training and torch.is_grad_enabled():
             # A sum stays on the device: no step waits for it.
-            self.tokens_seen = self.tokens_seen + read_batch(named_arguments(model, args, kwargs)).keep.sum()
+            self._tokens_here = self._tokens_here + count_tokens(named_arguments(model, args, kwargs))
 
     @torch.no_grad()
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
         """Measure and write; sites that could not be measured are returned with the reason."""
-        about = Record(model=self.name, step=self.current, tokens_seen=self._all_tokens(), seed=self.seed)
+        about = Record(model=self.name, step=self.current, tokens_seen=self.tokens_seen, seed=self.seed)
         records = [] if loss is None else [replace(about, quantity="loss", metric="loss", value=float(loss))]
         measured: dict[str, SiteMeasures] = {}
         troubles: dict[str, str] = {}
+        dropped = {site.name for site in self.sites if capture.n_backward and not capture.ran(site)}
         for site in self.sites:
+            here = replace(about, site=site.name, depth=site.depth)
+            if site.name in dropped:
+                troubles[site.name] = "no forward pass came through it; are blocks dropped at random?"
+                continue
             own = capture.rows(site)
             rows, fit_on = gathered_rows(own), self._earlier(site.name)
             self._fit_on[site.name] = own.activations
-            here = replace(about, site=site.name, depth=site.depth)
-            records += self._window(here, site.name)
-            if not is_first():
-                continue
             try:
-                measured[site.name] = measure_site(rows, fit_on, self.rank, self.bins, self.seed)
+                records += self._window(here, site.name)
+                if is_first():
+                    measured[site.name] = measure_site(rows, fit_on, self.rank, self.bins, self.seed)
+                    records += site_records(here, measured[site.name])
             except InputError as error:
                 # Such steps (not finite, no gradient, too few sequences) happen, and must not end a training.
                 troubles[site.name] = str(error)
-                records.append(replace(here, metric="unmeasured", variant=str(error), value=1.0))
-            else:
-                records += site_records(here, measured[site.name])
+        records += [
+            replace(
+                about, site=site.name, depth=site.depth, metric="unmeasured", variant=troubles[site.name], value=1.0
+            )
+            for site in self.sites
+            if site.name in troubles
+        ]
         self._stream.forget()
-        self._proxies = {name: found.test.subspaces for name, found in measured.items()}
+        self._proxies = {name: dict(found.test.subspaces) for name, found in measured.items()}
         if not is_due(self.every, self.current + 1):
             self._fit_on = {}
         if is_first():
@@ -262,7 +315,9 @@ class Lens:
                 for name, value in self.scalars.items()
                 if name.startswith("alarm")
             ]
-            self._write(about, records, measured)
+            if measured:
+                records += mean_records(replace(about, site=MEAN_SITE), list(measured.values()))
+            self._write(records, measured)
         return troubles
 
     def _tell(self, measured: Mapping[str, SiteMeasures]) -> None:
@@ -270,14 +325,15 @@ class Lens:
         chosen = {name: found for name, found in measured.items() if name in self.log_sites}
         before, self.scalars = self.scalars, scalars(measured) | scalars_by_site(chosen)
         for alarm in self.alarms:
-            message, name = alarm.message(self.scalars), f"alarm/{alarm.scalar}"
+            name = f"alarm/{alarm.scalar}"
+            if not measured:
+                # No measurement is no all-clear.
+                self.scalars[name] = before.get(name, 0.0)
+                continue
+            message = alarm.message(self.scalars)
             self.scalars[name] = float(message is not None)
             if message is not None and not before.get(name):
                 warnings.warn(f"step {self.current} of {self.name}: {message}", stacklevel=5)
-
-    def _all_tokens(self) -> int:
-        """Tokens seen so far, by all ranks."""
-        return int(self.tokens_seen) * world_size()
 
     def _earlier(self, site: str) -> Tensor | None:
         """Activations of the step before, of all ranks; None if there was none, or if it was not finite."""
@@ -288,23 +344,30 @@ class Lens:
 
     def _window(self, about: Record, site: str) -> list[Record]:
         """What the moments since the last due step say."""
-        if site not in self._stream.gradients:
+        if site not in self._stream.gradients or site not in self._stream.activations:
             return []
         activations, gradients = summed(self._stream.activations[site]), summed(self._stream.gradients[site])
         return list(window_records(about, activations, gradients, self._proxies.get(site, {})))
 
-    def _write(self, about: Record, records: list[Record], measured: Mapping[str, SiteMeasures]) -> None:
+    def _write(self, records: list[Record], measured: Mapping[str, SiteMeasures]) -> None:
         part = f"{self.name}-step-{self.current:08d}"
         if measured:
-            records += mean_records(replace(about, site=MEAN_SITE), list(measured.values()))
             self.run.save_tensors(part, _bases(measured))
         self.run.write(part, records)
 
 
-def _check_whole(**settings: Any) -> None:
+def _check_whole(least: int, **settings: Any) -> None:
     for name, value in settings.items():
-        if not isinstance(value, Integral) or value < 1:
-            raise InputError(f"{name} must be a whole number of at least 1, but is {value!r}")
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
+            raise InputError(f"{name} must be a whole number of at least {least}, but is {value!r}")
+
+
+def _check_words(objective: Any, alarms: Sequence[Alarm]) -> None:
+    if objective is not None and objective not in OBJECTIVES:
+        raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, but is {objective!r}")
+    for alarm in alarms:
+        if alarm.scalar not in SCALARS:
+            raise InputError(f"an alarm must be of one of {', '.join(SCALARS)}, but is of {alarm.scalar!r}")
 
 
 def _bases(measured: Mapping[str, SiteMeasures]) -> dict[str, Tensor]:

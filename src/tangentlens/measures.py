@@ -46,6 +46,9 @@ MEAN_SITE = "mean"
 # What a training is watched against: the controls that cost next to nothing.
 WATCHED = ("normal", "random", "pca", "covariance")
 
+# What is told live, to a tracker.
+SCALARS = ("tangent_share", "tangent_share_over_chance", "anisotropy", "intrinsic_dimension", "gradient_norm")
+
 # The variant of measures that take the first occurrence of each token type only.
 ONE_PER_TYPE = "one_per_type"
 
@@ -161,13 +164,9 @@ def scalars_by_site(found: Mapping[str, SiteMeasures]) -> dict[str, float]:
 
 def _site_scalars(found: SiteMeasures) -> dict[str, float]:
     share = float(found.test.shares[Cell(PROXY, 1.0, "all")][0])
-    return {
-        "tangent_share": share,
-        "tangent_share_over_chance": share * found.test.dim / found.test.subspaces[PROXY].rank,
-        "anisotropy": float(found.anisotropy[0]),
-        "intrinsic_dimension": found.dimension.value,
-        "gradient_norm": found.gradient_rms,
-    }
+    over_chance = share * found.test.dim / found.test.subspaces[PROXY].rank
+    values = (share, over_chance, float(found.anisotropy[0]), found.dimension.value, found.gradient_rms)
+    return dict(zip(SCALARS, values, strict=True))
 
 
 def window_records(

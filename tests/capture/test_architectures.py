@@ -101,10 +101,11 @@ def test_the_two_halves_of_an_encoder_decoder_have_their_own_tokens_and_targets(
     model, tokens = build("t5"), batch()["input_ids"]
     labels = torch.randint(4, 60, (4, 5))
     labels[1, 3:] = -100
-    sites = find_sites(model, ["encoder.resid.1", "decoder.resid.1"])
+    sites = find_sites(model, ["encoder.resid.1", "decoder.resid.1", "decoder.block.0"])
     with Capture(model, sites, objective=objective_of(model)) as capture:
         model(input_ids=tokens, labels=labels).loss.backward()
-    encoder, decoder = (capture.rows(site) for site in sites)
+    encoder, decoder, by_path = (capture.rows(site) for site in sites)
+    assert torch.equal(by_path.tokens, decoder.tokens)
     assert torch.equal(encoder.tokens, tokens.flatten())
     assert (encoder.targets == -100).all()
     keep = labels != -100

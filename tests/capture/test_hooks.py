@@ -103,7 +103,7 @@ def test_hooks_are_gone_after_the_block_also_after_an_exception():
     model = tiny_model()
     hooks = lambda: sum(len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules())  # noqa: E731
     before = hooks()
-    with pytest.raises(RuntimeError, match="boom, with 4 hooks"), Capture(model, find_sites(model, "resid")):
+    with pytest.raises(RuntimeError, match="boom, with 5 hooks"), Capture(model, find_sites(model, "resid")):
         raise RuntimeError(f"boom, with {hooks() - before} hooks")
     assert hooks() == before
 
@@ -231,3 +231,87 @@ def test_a_wrapped_model_has_the_objective_of_what_is_inside(wrap):
     assert objective_of(wrap(tiny_model())) == "causal"
     assert objective_of(wrap(tiny_model("encoder"))) == "masked"
     assert objective_of(Plain()) is None
+
+
+def test_a_pass_that_is_never_back_propagated_takes_no_room():
+    model = tiny_model()
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site], max_tokens=96) as capture:
+        model(**tiny_batch(1))
+        model(**tiny_batch(2)).loss.backward()
+    assert torch.equal(capture.rows(site).tokens, tiny_batch(2)["input_ids"].flatten())
+
+
+def test_a_part_of_the_model_used_on_its_own_is_no_pass():
+    model, batch = tiny_model(), tiny_batch()
+    site = find_sites(model, "embed")[0]
+    with Capture(model, [site]) as capture:
+        loss = model(**batch).loss
+        model.get_input_embeddings()(batch["input_ids"])
+        loss.backward()
+    assert len(capture.rows(site).tokens) == 96
+
+
+def test_positions_that_jump_ahead_begin_no_sequence():
+    model, batch = tiny_model(), tiny_batch(batch=2, length=4)
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site]) as capture:
+        model(**batch, position_ids=torch.tensor([[0, 2, 3, 9], [0, 1, 0, 5]])).loss.backward()
+    assert capture.rows(site).sequences.tolist() == [0, 0, 0, 0, 1, 1, 2, 2]
+
+
+def test_without_labels_padding_is_nobodys_target():
+    model, tokens = tiny_model(), tiny_batch(batch=2, length=4)["input_ids"]
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site], objective="causal") as capture:
+        model(input_ids=tokens, attention_mask=mask).logits.square().mean().backward()
+    expected = [*tokens[0, 1:].tolist(), -100, int(tokens[1, 1]), -100]
+    assert capture.rows(site).targets.tolist() == expected
+
+
+def test_a_part_that_is_called_module_is_no_wrapper():
+    class Outer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.module = Plain()
+            self.head = nn.Linear(8, 8)
+
+        def forward(self, ids, attention_mask):
+            return self.head(self.module(ids))
+
+    model, mask = Outer(), torch.ones(3, 4).bool()
+    mask[0, 2:] = False
+    sites = find_sites(model, ["resid.0", "head"])
+    with Capture(model, sites) as capture:
+        model(torch.arange(12).reshape(3, 4), mask).square().sum().backward()
+    assert [len(capture.rows(site).tokens) for site in sites] == [10, 10]
+
+
+def test_ids_may_have_any_name():
+    model = Plain()
+    site = find_sites(model, "resid.1")[0]
+    with Capture(model, [site]) as capture:
+        model(ids=torch.arange(12).reshape(3, 4)).square().sum().backward()
+    assert capture.rows(site).tokens.tolist() == list(range(12))
+
+
+@pytest.mark.parametrize("square", [True, False])
+def test_sequence_first_modules_are_refused(square):
+    class First(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed = nn.Embedding(20, 8)
+            self.rnn = nn.LSTM(8, 8)
+
+        def forward(self, ids):
+            return self.rnn(self.embed(ids).transpose(0, 1))[0]
+
+    model = First()
+    with (
+        Capture(model, find_sites(model, "resid.1")),
+        pytest.raises(
+            InputError, match=r"must carry the batch first, then positions, but its module has batch_first=F"
+        ),
+    ):
+        model(torch.arange(16 if square else 12).reshape(4, -1))

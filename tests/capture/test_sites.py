@@ -54,3 +54,27 @@ def test_an_unknown_site_names_the_nearest():
         find_sites(tiny_model(), "zzzz")
     with pytest.raises(InputError, match="no portable ones"):
         find_sites(nn.Linear(2, 2), "resid")
+
+
+def test_a_family_is_of_portable_names_alone():
+    """Parts of an MLP that is a `Sequential` have paths like those of the family."""
+
+    class Inner(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.mlp = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+
+    assert names(nn.ModuleDict({"blocks": nn.ModuleList([Inner(), Inner()])}), "mlp") == ["mlp.0", "mlp.1"]
+
+
+def test_blocks_may_be_of_several_classes():
+    class Other(Block):
+        pass
+
+    model = nn.ModuleDict({"blocks": nn.ModuleList([Block(), Other(), Block()])})
+    assert [type(site.module) for site in find_sites(model, "resid")] == [Block, Block, Other, Block]
+
+
+def test_a_norm_of_the_embedding_is_not_the_final_one():
+    model = nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(4, 4)] * 2), "layernorm_embedding": nn.LayerNorm(4)})
+    assert "final" not in names(model, "*")

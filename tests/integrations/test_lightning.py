@@ -3,23 +3,42 @@
 import lightning
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 
-from loops import BATCH, SETTINGS, STEPS, Sequences, assert_same_numbers, assert_same_weights, n_hooks, plain
+from loops import (
+    BATCH,
+    SETTINGS,
+    STEPS,
+    Sequences,
+    assert_same_numbers,
+    assert_same_weights,
+    batches,
+    n_hooks,
+    plain,
+)
 from tangentlens import InputError, open_run
 from tangentlens.integrations.lightning import LensCallback
+from tangentlens.runs.records import KEY
 from tiny import tiny_model
 
 
 class Module(lightning.LightningModule):
-    def __init__(self, fail_at=None):
+    def __init__(self, fail_at=None, empty_at=None, by_step=False):
         super().__init__()
         self.model = tiny_model()
         self.fail_at = fail_at
+        self.empty_at = empty_at
+        self.by_step = by_step
         self.losses = []
 
     def training_step(self, batch, index):
         if index == self.fail_at:
             raise RuntimeError("boom")
+        if index == self.empty_at:
+            return None
+        if self.by_step:
+            # A loader begins anew when training goes on in the middle of an epoch.
+            batch = batches()[self.trainer.global_step]
         loss = self.model(**batch).loss
         self.losses.append(loss.item())
         return loss
@@ -37,21 +56,20 @@ class Logger(lightning.pytorch.loggers.logger.DummyLogger):
         self.told.append(dict(metrics))
 
 
-def train(folder, callbacks=(), module=None, size=BATCH, logger=False, **settings):
+def train(folder, callbacks=(), module=None, size=BATCH, logger=False, resume=None, **settings):
     module = Module() if module is None else module
     trainer = lightning.Trainer(
-        max_steps=STEPS,
         accelerator="cpu",
         logger=logger,
         log_every_n_steps=1,
-        enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
         default_root_dir=folder,
         callbacks=list(callbacks),
-        **settings,
+        **{"max_steps": STEPS, "enable_checkpointing": False} | settings,
     )
-    trainer.fit(module, torch.utils.data.DataLoader(Sequences(), batch_size=size))
+    loader = torch.utils.data.DataLoader(Sequences(), batch_size=size)
+    trainer.fit(module, loader, ckpt_path=resume, weights_only=False)
     return module
 
 
@@ -61,7 +79,7 @@ def test_the_numbers_are_those_of_the_plain_loop(parts, tmp_path):
     plain(tmp_path / "plain")
     lens = LensCallback(run=tmp_path / "run", **SETTINGS)
     train(tmp_path, [lens], size=BATCH // parts, accumulate_grad_batches=parts, gradient_clip_val=None)
-    assert_same_numbers(tmp_path / "plain", tmp_path / "run")
+    assert_same_numbers(tmp_path / "plain", tmp_path / "run", metrics=("share", "anisotropy", "rms_norm", "loss"))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -90,3 +108,26 @@ def test_hooks_are_gone_after_training_and_after_an_exception(tmp_path):
 def test_a_model_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(InputError, match=r"must name the part of the LightningModule.*'net' is none; it has model"):
         train(tmp_path, [LensCallback(model="net", run=tmp_path / "run", **SETTINGS)])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_step_that_returns_nothing_is_recorded_and_training_goes_on(tmp_path):
+    train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)], module=Module(empty_at=2))
+    records = open_run(tmp_path / "run").records
+    assert records.filter(metric="unmeasured").select("step", "variant").rows() == [
+        (2, "the training step returned nothing")
+    ]
+    assert records.filter(metric="share", step=4).height > 0
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_training_that_goes_on_from_a_checkpoint_gives_the_same_numbers(tmp_path):
+    settings = SETTINGS | {"every": 3, "moments_every": 1}
+    module = lambda: Module(by_step=True)  # noqa: E731
+    train(tmp_path, [LensCallback(run=tmp_path / "whole", **settings)], module())
+    save = ModelCheckpoint(tmp_path, filename="half", every_n_train_steps=3)
+    first = LensCallback(run=tmp_path / "parts", **settings)
+    train(tmp_path, [first, save], module(), max_steps=3, enable_checkpointing=True)
+    train(tmp_path, [LensCallback(run=tmp_path / "parts", **settings)], module(), resume=tmp_path / "half.ckpt")
+    expected, found = (open_run(tmp_path / name).records.drop("run").sort(KEY) for name in ("whole", "parts"))
+    assert found.equals(expected)

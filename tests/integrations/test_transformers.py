@@ -4,8 +4,9 @@ import pytest
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from loops import BATCH, SETTINGS, STEPS, Sequences, assert_same_numbers, assert_same_weights, n_hooks, plain
-from tangentlens import Alarm, open_run
+from tangentlens import Alarm, InputError, open_run
 from tangentlens.integrations.transformers import LensCallback
+from tangentlens.runs.records import KEY
 from tiny import tiny_model
 
 
@@ -19,7 +20,7 @@ class Tracker(TrainerCallback):
         self.told.append((state.global_step, dict(logs)))
 
 
-def train(folder, callbacks=(), model=None, **arguments):
+def train(folder, callbacks=(), model=None, resume=None, **arguments):
     model = tiny_model() if model is None else model
     settings = {
         "output_dir": folder,
@@ -39,7 +40,7 @@ def train(folder, callbacks=(), model=None, **arguments):
     trainer = Trainer(
         model, TrainingArguments(**settings | arguments), train_dataset=Sequences(), callbacks=list(callbacks)
     )
-    trainer.train()
+    trainer.train(resume_from_checkpoint=resume and str(resume))
     return trainer
 
 
@@ -109,3 +110,28 @@ def test_hooks_are_gone_after_training_and_after_an_exception(tmp_path):
     assert n_hooks(model) > 0
     lens.close()
     assert n_hooks(model) == 0
+
+
+def test_a_training_that_goes_on_from_a_checkpoint_gives_the_same_numbers(tmp_path):
+    """The first step after the checkpoint is due: its proxy is fitted on the last step before."""
+    settings = SETTINGS | {"every": 3, "moments_every": 1}
+    whole = LensCallback(run=tmp_path / "whole", **settings)
+    train(tmp_path / "a", [whole], save_strategy="steps", save_steps=3)
+    parts = LensCallback(run=tmp_path / "parts", **settings)
+    train(tmp_path / "b", [parts], save_strategy="steps", save_steps=3, max_steps=3)
+    train(tmp_path / "b", [LensCallback(run=tmp_path / "parts", **settings)], resume=tmp_path / "b/checkpoint-3")
+    expected, found = (open_run(tmp_path / name).records.drop("run").sort(KEY) for name in ("whole", "parts"))
+    assert found.equals(expected)
+
+
+def test_a_training_that_begins_anew_gets_a_folder_of_its_own(tmp_path):
+    lens = LensCallback(run=tmp_path / "run", **SETTINGS)
+    train(tmp_path, [lens])
+    train(tmp_path, [lens])
+    assert_same_numbers(tmp_path / "run", tmp_path / "run-2", rel=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_model_compiled_by_the_trainer_is_refused(tmp_path):
+    with pytest.raises(InputError, match="torch_compile=True compiles it as a whole; leave it out and compile the blo"):
+        train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)], torch_compile=True)

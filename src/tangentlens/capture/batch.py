@@ -5,15 +5,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from tangentlens.errors import InputError
 
 NO_TARGET = -100
+
+# Those of which the library may not be there. A model's own part may be called `module` as well.
+_WRAPPERS = ("FullyShardedDataParallel", "DeepSpeedEngine")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +35,14 @@ class Batch:
 
 
 Objective = Literal["causal", "masked", "seq2seq"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside of `torch.compile` and data-parallel wrappers."""
-    inner = getattr(model, "_orig_mod", None) or getattr(model, "module", None)
+    """The model inside of `torch.compile`, data-parallel wrappers and engines."""
+    inner = getattr(model, "_orig_mod", None)
+    if isinstance(model, nn.DataParallel | DistributedDataParallel) or type(model).__name__ in _WRAPPERS:
+        inner = model.module
     return unwrapped(inner) if isinstance(inner, nn.Module) else model
 
 
@@ -52,11 +59,21 @@ def objective_of(model: nn.Module) -> Objective | None:
 
 
 def named_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name; the first one is `input_ids` if none is called so."""
-    # Only positional arguments need the signature, and most models are called without any.
-    names = inspect.signature(unwrapped(model).forward).parameters if args else ()
+    """The arguments of a call by name; the first parameter is `input_ids` if none is called so."""
+    if not args and "input_ids" in kwargs:
+        return dict(kwargs)
+    names = list(inspect.signature(unwrapped(model).forward).parameters)
     named = dict(zip(names, args, strict=False)) | dict(kwargs)
-    return {"input_ids": args[0] if args else None} | named
+    return {"input_ids": named.get(names[0]) if names else None} | named
+
+
+def count_tokens(named: Mapping[str, Any]) -> Tensor | int:
+    """How many tokens a model is called with, padding aside; 0 if it is called without token ids."""
+    tokens = named["input_ids"]
+    if not isinstance(tokens, Tensor) or tokens.is_floating_point():
+        return 0
+    mask = _like(named.get("attention_mask"), tokens)
+    return tokens.numel() if mask is None else mask.bool().sum()
 
 
 def read_batch(named: Mapping[str, Any], exclude: Sequence[int] = (), objective: Objective | None = None) -> Batch:
@@ -70,8 +87,11 @@ def read_batch(named: Mapping[str, Any], exclude: Sequence[int] = (), objective:
         )
     tokens = given.detach().long()
     # The labels of an encoder-decoder are its decoder's.
-    targets = _targets(tokens, _like(named.get("labels"), tokens), None if objective == "seq2seq" else objective)
     mask = _like(named.get("attention_mask"), tokens)
+    labels = _like(named.get("labels"), tokens)
+    if labels is None and objective == "causal":
+        labels = tokens if mask is None else tokens.masked_fill(~mask.bool(), NO_TARGET)
+    targets = _targets(tokens, labels, None if objective == "seq2seq" else objective)
     sequences = _sequences(tokens, named.get("position_ids"))
     return Batch(tokens, targets, sequences, _kept(tokens, mask, exclude), whole=mask is None and not exclude)
 
@@ -104,15 +124,15 @@ def _sequences(tokens: Tensor, positions: Any) -> Tensor:
     starts[:, 0] = 1
     packed = _like(positions, tokens)
     if packed is not None:
-        starts[:, 1:] = packed[:, 1:] != packed[:, :-1] + 1
+        starts[:, 1:] = packed[:, 1:] <= packed[:, :-1]
     return starts.flatten().cumsum(dim=0).view_as(tokens) - 1
 
 
 def _targets(tokens: Tensor, labels: Tensor | None, objective: Objective | None) -> Tensor:
     """Next tokens for a causal model (labels come unshifted), the labels themselves for the others, else none."""
     targets = torch.full_like(tokens, NO_TARGET)
-    if objective == "causal":
-        targets[:, :-1] = (tokens if labels is None else labels)[:, 1:]
-    elif objective is not None and labels is not None:
+    if labels is not None and objective == "causal":
+        targets[:, :-1] = labels[:, 1:]
+    elif labels is not None and objective is not None:
         targets[:] = labels
     return targets

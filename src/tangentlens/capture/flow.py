@@ -24,7 +24,6 @@ from tangentlens.capture.batch import (
 )
 from tangentlens.capture.sites import Site, check_carried, check_visible, ran_twice, watch
 from tangentlens.capture.stacks import find_stacks
-from tangentlens.errors import InputError
 
 See = Callable[[Site, Batch, Tensor], None]
 
@@ -67,14 +66,17 @@ class Flow:
     _named: dict[str, Any] = field(default_factory=dict)
     _batches: dict[str, Batch] = field(default_factory=dict)
     _calls: Counter[str] = field(default_factory=Counter)
-    _awaited: defaultdict[str, list[Batch]] = field(default_factory=lambda: defaultdict(list))
+    _awaited: defaultdict[str, list[tuple[Batch, Tensor]]] = field(default_factory=lambda: defaultdict(list))
     _too_often: set[str] = field(default_factory=set)
     _n_sequences: int = 0
     _n_tokens: Counter[str] = field(default_factory=Counter)
+    _counted: list[Batch] = field(default_factory=list)
+    _ran: set[str] = field(default_factory=set)
 
     def __enter__(self) -> Flow:
         check_visible(self.model, self.sites)
         self._handles.append(self.model.register_forward_pre_hook(self._begin, with_kwargs=True))
+        self._handles.append(self.model.register_forward_hook(self._end, always_call=True))
         for stack in find_stacks(unwrapped(self.model)):
             if stack.name == "decoder" and stack.embedding is not None:
                 self._handles.append(stack.embedding.register_forward_pre_hook(self._begin_decoder))
@@ -88,6 +90,19 @@ class Flow:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._batches.clear()
+        self._named.clear()
+        self._awaited.clear()
+
+    def ran(self, site: Site) -> bool:
+        """Whether any forward pass came through the site; with blocks that are dropped at random, none may."""
+        return site.name in self._ran
+
+    def count(self, batch: Batch, site: Site) -> None:
+        """Say that a batch is used, so that it counts against `max_tokens`."""
+        if batch not in self._counted:
+            self._counted.append(batch)
+            self._n_tokens[site.stack or "encoder"] += int(batch.keep.sum())
 
     def check_calls(self, site: Site) -> None:
         """Refuse a site that ran more often in a forward pass than is known of it: its tensors are mixed up."""
@@ -103,6 +118,10 @@ class Flow:
             batch = read_batch(self._named, self.exclude, self.objective)
             self._batches = dict.fromkeys(("", "encoder"), self._sampled(batch, "encoder"))
 
+    def _end(self, *_: Any) -> None:
+        """The pass is over: parts of the model that are used on their own afterwards are not of it."""
+        self._batches.clear()
+
     def _begin_decoder(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         if self._batches and not _in_backward():
             batch = read_decoder_batch(args[0], self._named, self.exclude)
@@ -116,8 +135,7 @@ class Flow:
         if self.max_tokens is None:
             return batch
         places = batch.keep.flatten().nonzero()[:, 0].cpu()
-        room = self.max_tokens - self._n_tokens[stack]
-        self._n_tokens[stack] += min(room, len(places))
+        room = max(self.max_tokens - self._n_tokens[stack], 0)
         if len(places) <= room:
             return batch
         # A generator of its own: no random state of the training is touched.
@@ -133,34 +151,53 @@ class Flow:
         batch = self._batches.get(site.stack)
         if batch is None:
             return
+        self._ran.add(site.name)
         call = self._calls[site.name]
         self._calls[site.name] += 1
         if call >= site.calls:
             self._too_often.add(site.name)
         elif call == site.call and torch.is_grad_enabled():
             self._show(site, hidden, batch)
-        elif call == site.call:
-            self._awaited[site.name].append(batch)
+        elif call == site.call and hidden is not None:
+            self._awaited[site.name].append((batch, _fingerprint(hidden)))
 
     def _recomputed(self, site: Site, hidden: Tensor | None) -> None:
         """Activation checkpointing runs a block again in the backward pass.
 
         If the block first ran without gradients ('reentrant'), its gradients come now; else they come to what ran then.
         """
-        awaited = self._awaited[site.name]
-        if not awaited or not torch.is_grad_enabled():
+        if hidden is None or not torch.is_grad_enabled():
             return
-        if len(awaited) > 1 or site.calls > 1:
-            raise InputError(
-                f"{site} must be back-propagated after each forward pass under reentrant activation checkpointing, but "
-                "several passes wait for it; pass use_reentrant=False to the checkpointing"
-            )
-        self._show(site, hidden, awaited.pop())
+        awaited, found = self._awaited[site.name], _fingerprint(hidden)
+        # Several passes may wait, some in vain; what is computed again is the same as it was.
+        for number, (batch, seen) in enumerate(awaited):
+            if seen.shape == found.shape and torch.allclose(seen, found, rtol=1e-3, atol=0.0, equal_nan=True):
+                del awaited[number]
+                self._show(site, hidden, batch)
+                return
 
     def _show(self, site: Site, hidden: Tensor | None, batch: Batch) -> None:
         hidden = check_carried(site, hidden, batch.tokens)
         if hidden.requires_grad:
             self.see(site, batch, hidden)
+
+
+def on_gradient(hidden: Tensor, receive: Callable[[Tensor], None]) -> None:
+    """Let `receive` have the gradient of what `hidden` is now, whatever is done to it in place afterwards.
+
+    A change in place gives a view a new history, without its hooks, but not what it is a view of (as the output of a
+    linear layer is of a matrix).
+    """
+    base = hidden._base
+    if base is not None and base.numel() == hidden.numel() and base.is_contiguous() and hidden.is_contiguous():
+        base.register_hook(lambda gradient: receive(gradient.reshape(hidden.shape)))
+    else:
+        hidden.register_hook(receive)
+
+
+def _fingerprint(hidden: Tensor) -> Tensor:
+    """Enough of a tensor to know it again."""
+    return hidden.detach()[..., :2].clone()
 
 
 def _in_backward() -> bool:

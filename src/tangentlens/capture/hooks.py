@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from tangentlens.capture.batch import Batch, Objective
-from tangentlens.capture.flow import Flow, copied_rows
+from tangentlens.capture.flow import Flow, copied_rows, on_gradient
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
 
@@ -87,12 +87,17 @@ class Capture:
             # The scale may change as soon as the optimizer has stepped.
             if self._scale is None and self.loss_scale is not None:
                 self._scale = float(self.loss_scale())
+            self._flow.count(batch, site)
             piece.add(gradient)
 
-        hidden.register_hook(receive)
+        on_gradient(hidden, receive)
 
     def _with_gradient(self, site: Site) -> list[_Piece]:
         return [piece for piece in self._pieces[site.name] if piece.gradients is not None]
+
+    def ran(self, site: Site) -> bool:
+        """Whether any forward pass came through the site."""
+        return self._flow.ran(site)
 
     @property
     def n_backward(self) -> int:
@@ -138,6 +143,7 @@ class Activations:
         self._flow.__exit__(kind, error, trace)
 
     def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
+        self._flow.count(batch, site)
         self._rows.setdefault(site.name, []).append(copied_rows(hidden, batch))
 
     def rows(self) -> dict[str, Float[Tensor, "n d"]]:

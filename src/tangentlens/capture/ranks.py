@@ -30,7 +30,7 @@ def gathered_rows(rows: Rows) -> Rows:
     if world == 1:
         return rows
     # Sequences of later ranks are numbered on from those of earlier ones.
-    numbers = _of_all_ranks(int(rows.sequences.max()) + 1 if len(rows.sequences) else 0, rows.sequences.device)
+    numbers = of_all_ranks(int(rows.sequences.max()) + 1 if len(rows.sequences) else 0, rows.sequences.device)
     sequences = rows.sequences + sum(numbers[: dist.get_rank()])
     return Rows(
         activations=gathered(rows.activations),
@@ -46,7 +46,7 @@ def gathered(rows: Tensor) -> Tensor:
     world = world_size()
     if world == 1:
         return rows
-    sizes = _of_all_ranks(len(rows), rows.device)
+    sizes = of_all_ranks(len(rows), rows.device)
     padded = rows.new_zeros(max(sizes), *rows.shape[1:])
     padded[: len(rows)] = rows
     parts = [torch.empty_like(padded) for _ in range(world)] if is_first() else None
@@ -59,7 +59,7 @@ def summed(moments: Moments) -> Moments:
     if world_size() == 1:
         return moments
     found = Moments(moments.dim, device=moments.mean.device)
-    found.count = sum(_of_all_ranks(moments.count, moments.mean.device))
+    found.count = sum(of_all_ranks(moments.count, moments.mean.device))
     found.mean = moments.mean * (moments.count / max(found.count, 1))
     dist.all_reduce(found.mean)
     gap = moments.mean - found.mean
@@ -68,7 +68,10 @@ def summed(moments: Moments) -> Moments:
     return found
 
 
-def _of_all_ranks(number: int, device: torch.device) -> list[int]:
+def of_all_ranks(number: int, device: torch.device | None = None) -> list[int]:
+    """A number of each rank."""
+    if world_size() == 1:
+        return [number]
     found = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(world_size())]
     dist.all_gather(found, torch.tensor([number], device=device))
     return [int(one) for one in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
@@ -16,7 +16,7 @@ from torch._dynamo import OptimizedModule
 from torch.utils.hooks import RemovableHandle
 
 from tangentlens.capture.batch import unwrapped
-from tangentlens.capture.stacks import ADDED, find_stacks
+from tangentlens.capture.stacks import ADDED, Stack, find_stacks
 from tangentlens.errors import InputError
 
 # Portable names that are families: one site for each block, or one more.
@@ -66,13 +66,21 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
     if not isinstance(model, nn.Module):
         raise InputError(f"the model must be a torch.nn.Module, but is a {type(model).__name__}; load it first")
     model = unwrapped(model)
-    portable = {site.name: site for site in _portable_sites(model)}
-    paths = {name: Site(name, module, "output") for name, module in model.named_modules() if name}
+    stacks = find_stacks(model)
+    portable = {site.name: site for site in _portable_sites(stacks)}
+    inside = {module: stack.name for stack in stacks for module in stack.module.modules()}
+    paths = {
+        name: Site(name, module, "output", stack=inside.get(module, ""))
+        for name, module in model.named_modules()
+        if name
+    }
     # A portable name means the same in every model, so it wins over a module that happens to have it.
     known = portable | paths | portable
     chosen: dict[str, Site] = {}
     for pattern in [wanted] if isinstance(wanted, str) else wanted:
-        found = [name for name in known if _matches(name, pattern)]
+        found = [
+            name for name in known if fnmatchcase(name, pattern) or (name in portable and _of_family(name, pattern))
+        ]
         if not found:
             raise InputError(_unknown(pattern, list(known), list(portable)))
         chosen |= {name: known[name] for name in found}
@@ -90,7 +98,7 @@ def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
 
     def on_output(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         values = output.values() if hasattr(output, "values") and not isinstance(output, Tensor) else output
-        see(_hidden([values] if isinstance(values, Tensor) else list(values)))
+        see(_hidden(list(values) if isinstance(values, Iterable) and not isinstance(values, Tensor) else [values]))
 
     # A compiled block would compile its hooks as well.
     if site.side == "input":
@@ -113,6 +121,11 @@ def check_visible(model: nn.Module, sites: Sequence[Site]) -> None:
 
 def check_carried(site: Site, hidden: Tensor | None, tokens: Tensor | None) -> Tensor:
     """The tensor that a site carries, if it has a row for each of the tokens."""
+    if _is_sequence_first(site.module):
+        raise InputError(
+            f"{site} must carry the batch first, then positions, but its module has batch_first=False; make it with "
+            "batch_first=True, or choose another site"
+        )
     of_tokens = () if tokens is None else (tokens.shape, (tokens.numel(),))
     if hidden is None or hidden.shape[:-1] not in of_tokens:
         raise InputError(
@@ -120,6 +133,11 @@ def check_carried(site: Site, hidden: Tensor | None, tokens: Tensor | None) -> T
             f"{None if hidden is None else tuple(hidden.shape)}; choose another site"
         )
     return hidden
+
+
+def _is_sequence_first(module: nn.Module) -> bool:
+    """As PyTorch's own recurrent and attention modules say; a square batch would be mixed up in silence."""
+    return not all(getattr(part, "batch_first", True) for part in (module, getattr(module, "self_attn", module)))
 
 
 def ran_twice(site: Site) -> InputError:
@@ -136,10 +154,9 @@ def _hidden(values: Sequence[Any]) -> Tensor | None:
     return next((value for ndim in (3, 2) for value in floating if value.ndim == ndim), None)
 
 
-def _matches(name: str, pattern: str) -> bool:
-    """A pattern, or the name of a family of sites, in all stacks or in one."""
-    family = pattern.split(".")[-1] in _FAMILIES and re.search(rf"(^|\.){re.escape(pattern)}\.\d+$", name)
-    return fnmatchcase(name, pattern) or bool(family)
+def _of_family(name: str, pattern: str) -> bool:
+    """Whether the pattern is the name of a family of sites, in all stacks or in one, and this is one of them."""
+    return pattern.split(".")[-1] in _FAMILIES and bool(re.search(rf"(^|\.){re.escape(pattern)}\.\d+$", name))
 
 
 def _unknown(pattern: str, known: list[str], portable: list[str]) -> str:
@@ -152,9 +169,9 @@ def _unknown(pattern: str, known: list[str], portable: list[str]) -> str:
     return f"a site must exist in the model, but {pattern!r} does not; {hint}; this model has {has}"
 
 
-def _portable_sites(model: nn.Module) -> Iterator[Site]:
+def _portable_sites(stacks: Sequence[Stack]) -> Iterator[Site]:
     """In the order of the network; those of an encoder-decoder begin with the name of their half."""
-    for stack in find_stacks(model):
+    for stack in stacks:
         prefix = f"{stack.name}." if stack.name else ""
         site = partial(Site, stack=stack.name)
         if stack.embedding is not None:

@@ -47,6 +47,9 @@ class Block:
     def added(self) -> Iterator[tuple[str, nn.Module]]:
         """The kinds of `ADDED` that this block has, with their modules, in the order in which they run."""
         inside = dict(self.module.named_modules())
+        if "albert_layers.1" in inside:
+            # Several layers in a group: none of them is what the block adds.
+            return
         for kind, paths in ADDED.items():
             found = next((inside[path] for path in paths if path in inside), None)
             if found is not None:
@@ -55,9 +58,13 @@ class Block:
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Blocks in the order in which they run, with the embedding before and the norm after them, if there are such."""
+    """Blocks in the order in which they run, with the embedding before and the norm after them, if there are such.
+
+    `module` holds them all; `name` is that of the half of an encoder-decoder.
+    """
 
     name: str
+    module: nn.Module
     blocks: list[Block]
     embedding: nn.Embedding | None
     norm: nn.Module | None
@@ -88,17 +95,20 @@ def _stack(model: nn.Module, name: str) -> Stack | None:
         blocks = _blocks(modules, getattr(model, "config", None))
         norm = _final_norm(model, modules)
     embedding = next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
-    return Stack(name, blocks, embedding, norm) if blocks else None
+    return Stack(name, model, blocks, embedding, norm) if blocks else None
 
 
 def _block_list(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
-    """The longest list of modules of one class that is not inside another such list (as heads are inside a block)."""
+    """The longest list of modules that is not inside another such list (as heads are inside a block).
+
+    A `Sequential` is one if all are of one class: of several, it is mostly a single layer.
+    """
     outermost: list[nn.ModuleList | nn.Sequential] = []
     inside: set[nn.Module] = set()
     for module in model.modules():
         if not isinstance(module, nn.ModuleList | nn.Sequential) or module in inside:
             continue
-        if len({type(block) for block in module}) == 1:
+        if len({type(block) for block in module}) == 1 or (isinstance(module, nn.ModuleList) and len(module) > 1):
             outermost.append(module)
             inside |= set(module.modules())
     return max(outermost, key=len, default=None)
@@ -121,7 +131,11 @@ def _final_norm(model: nn.Module, blocks: nn.Module) -> nn.Module | None:
     for parent in model.modules():
         beside = dict(parent.named_children())
         if any(child is blocks for child in beside.values()):
-            norms = {name: child for name, child in beside.items() if "norm" in type(child).__name__.lower()}
+            norms = {
+                name: child
+                for name, child in beside.items()
+                if "norm" in type(child).__name__.lower() and "emb" not in name.lower()
+            }
             place = {name: i for i, name in enumerate(beside)}
             at = next(i for i, child in enumerate(beside.values()) if child is blocks)
             after = [child for name, child in norms.items() if place[name] > at or "final" in name]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
+import torch
 from torch import Tensor, nn
 
 from tangentlens.capture.batch import Batch
-from tangentlens.capture.flow import Flow, kept_rows
+from tangentlens.capture.flow import Flow, kept_rows, on_gradient
 from tangentlens.capture.ranks import world_size
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
@@ -49,6 +50,26 @@ class MomentStream:
     ) -> None:
         self._flow.__exit__(kind, error, trace)
 
+    def state_dict(self) -> dict[str, Tensor]:
+        """The window so far, as tensors by name."""
+        state: dict[str, Tensor] = {}
+        for kind, moments in (("activations", self.activations), ("gradients", self.gradients)):
+            for site, found in moments.items():
+                parts = {"count": torch.tensor(found.count), "mean": found.mean, "scatter": found.scatter}
+                state |= {f"window/{kind}/{site}/{part}": value for part, value in parts.items()}
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on with the window of another stream."""
+        for kind, moments in (("activations", self.activations), ("gradients", self.gradients)):
+            for key in state:
+                site = key.removeprefix(f"window/{kind}/").removesuffix("/count")
+                if key == f"window/{kind}/{site}/count":
+                    mean, scatter = (state[f"window/{kind}/{site}/{part}"].clone() for part in ("mean", "scatter"))
+                    moments[site] = Moments(len(mean), device=mean.device)
+                    moments[site].count = int(state[key])
+                    moments[site].mean, moments[site].scatter = mean, scatter
+
     def forget(self) -> None:
         """Begin a new window."""
         self.activations.clear()
@@ -57,7 +78,7 @@ class MomentStream:
 
     def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
         self._add(self.activations, site, kept_rows(hidden, batch))
-        hidden.register_hook(lambda gradient: self._receive(site, batch, gradient))
+        on_gradient(hidden, lambda gradient: self._receive(site, batch, gradient))
 
     def _receive(self, site: Site, batch: Batch, gradient: Tensor) -> None:
         # The losses of ranks are averaged, as in `gathered_rows`.
@@ -67,7 +88,9 @@ class MomentStream:
 
     def _add(self, moments: dict[str, Moments], site: Site, rows: Tensor) -> None:
         try:
-            moments.setdefault(site.name, Moments(rows.shape[1], device=rows.device)).update(rows)
+            new = Moments(rows.shape[1], device=rows.device).update(rows)
         except InputError:
             # A step that overflowed happens in a healthy training, and must neither end it nor spoil the window.
             self.skipped += 1
+        else:
+            moments[site.name] = moments[site.name].merge(new) if site.name in moments else new

@@ -114,5 +114,5 @@ class Checkpoint:
         for name, parameter in model.named_parameters():
             tensors[f"weight/{name}"] = parameter.detach().cpu()
             tensors |= {f"{key}/{name}": value.cpu() for key, value in optimizer.state[parameter].items()}
-        about = {"step": str(lens.current), "tokens_seen": str(int(lens.tokens_seen))}
+        about = {"step": str(lens.current), "tokens_seen": str(lens.tokens_seen)}
         self.run.save_tensors(self.name, tensors, about)
