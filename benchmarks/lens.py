@@ -18,8 +18,9 @@ from pathlib import Path
 import torch
 import transformers
 
-from tangentlens import Lens
+from tangentlens import Lens, Moments
 from tangentlens.capture.sites import find_sites
+from timing import best
 
 ROUNDS, EVERY = 7, 100
 VOCABULARY, LAYERS, WIDTH, BATCH, LENGTH = 8192, 8, 384, 16, 128
@@ -90,6 +91,24 @@ def second_copy(training: Training) -> Callable[[], None]:
     return step
 
 
+def by_themselves(training: Training) -> None:
+    """What moments of every step add, without the training: differences of steps drown in the machine's noise."""
+    n, d = training.tokens.numel(), training.model.config.n_embd
+    sites = 2 * len(find_sites(training.model, "resid"))
+    rows = [torch.randn(n, d) for _ in range(sites)]
+    kept = [Moments(d) for _ in range(sites)]
+    times = best(
+        {
+            "step": training.step,
+            "products": lambda: [x.T @ x for x in rows],
+            "moments": lambda: [moments.update(x) for moments, x in zip(kept, rows, strict=True)],
+        },
+        rounds=ROUNDS,
+    )
+    for name in ("products", "moments"):
+        print(f"{sites} {name} by themselves         {times[name] / times['step']:.4f} of a step")
+
+
 def measured(ways: dict[str, Callable[[], None]], rounds: int = ROUNDS) -> dict[str, float]:
     """The time of a step in each way over that of the first: the median over rounds, in which each way has a turn."""
     ratios: dict[str, list[float]] = {name: [] for name in ways}
@@ -123,16 +142,19 @@ def lenses(folder: str) -> dict[str, Callable[[torch.nn.Module], Lens]]:
 def main() -> None:
     folder = tempfile.mkdtemp()
     print(f"{torch.get_num_threads()} threads; {LAYERS} blocks of width {WIDTH}, {BATCH * LENGTH} tokens a step")
+    watched = {name: Training(lens=lens).step for name, lens in lenses(folder).items()}
     bare = Training()
-    ways = {
+    cheap = {
         "bare": bare.step,
         "bare products": bare_products(Training()),
         "plain hooks": plain_hooks(Training()),
-        "second copy": second_copy(Training()),
-    } | {name: Training(lens=lens).step for name, lens in lenses(folder).items()}
-    found = measured(ways)
+        **{name: watched.pop(name) for name in ("between due steps", "moments of every step")},
+    }
+    found = measured(cheap, rounds=4 * ROUNDS)
+    found |= measured({"bare": bare.step, "second copy": second_copy(Training()), **watched})
     for name, ratio in found.items():
         print(f"{name:<30} {ratio:.3f}")
+    by_themselves(bare)
     for name in ("a due step", "a due step, 8 frequency bins"):
         # The step before has its activations copied, which is less than adding up their moments.
         average = 1 + (found[name] - 1 + max(found["moments of every step"] - 1, 0)) / EVERY
