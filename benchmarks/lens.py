@@ -127,16 +127,17 @@ def _seconds(way: Callable[[], None]) -> float:
     return time.perf_counter() - start
 
 
-def lenses(folder: str) -> dict[str, Callable[[torch.nn.Module], Lens]]:
+def lenses(folder: str, sites: str | list[str] = "resid") -> dict[str, Callable[[torch.nn.Module], Lens]]:
     """Between due steps; moments of every step; a due step, with counts and without."""
     never = [10**9]
     counts = torch.arange(VOCABULARY)
-    return {
-        "between due steps": lambda model: Lens(model, every=never, run=f"{folder}/a"),
-        "moments of every step": lambda model: Lens(model, every=never, moments_every=1, run=f"{folder}/b"),
-        "a due step": lambda model: Lens(model, every=1, run=f"{folder}/c"),
-        "a due step, 8 frequency bins": lambda model: Lens(model, every=1, run=f"{folder}/d", counts=counts),
+    ways = {
+        "between due steps": {"every": never},
+        "moments of every step": {"every": never, "moments_every": 1},
+        "a due step": {"every": 1},
+        "a due step, 8 frequency bins": {"every": 1, "counts": counts},
     }
+    return {name: lambda model, name=name: Lens(model, sites, run=f"{folder}/{name}", **ways[name]) for name in ways}
 
 
 def main() -> None:
@@ -171,9 +172,11 @@ def main() -> None:
         "16 blocks": {"layers": 16},
         "1,024 tokens": {"batch": 8},
         "4,096 tokens": {"batch": 32},
+        "1 site": {"sites": "resid.4"},
+        "25 sites": {"sites": ["resid", "attn", "mlp"]},
     }.items():
         folder = tempfile.mkdtemp()
-        chosen = lenses(folder)
+        chosen = lenses(folder, shape.pop("sites", "resid"))
         found = measured(
             {
                 "bare": Training(**shape).step,

@@ -188,9 +188,10 @@ def on_gradient(hidden: Tensor, receive: Callable[[Tensor], None]) -> None:
     A change in place gives a view a new history, without its hooks, but not what it is a view of (as the output of a
     linear layer is of a matrix).
     """
-    base = hidden._base
+    # The hook keeps the shape and not the tensor, which would keep itself.
+    base, shape = hidden._base, hidden.shape
     if base is not None and base.numel() == hidden.numel() and base.is_contiguous() and hidden.is_contiguous():
-        base.register_hook(lambda gradient: receive(gradient.reshape(hidden.shape)))
+        base.register_hook(lambda gradient: receive(gradient.reshape(shape)))
     else:
         hidden.register_hook(receive)
 
