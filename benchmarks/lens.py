@@ -157,7 +157,7 @@ def main() -> None:
         print(f"{name:<30} {ratio:.3f}")
     by_themselves(bare)
     for name in ("a due step", "a due step, 8 frequency bins"):
-        # The step before has its activations copied, which is less than adding up their moments.
+        # The step before has its rows copied, which is less than adding up their moments.
         average = 1 + (found[name] - 1 + max(found["moments of every step"] - 1, 0)) / EVERY
         print(f"{name}, one in {EVERY}: {average:.3f} on average")
     peaks = {name: memory(name) for name in ("bare", "moments of every step", "a due step")}

@@ -489,3 +489,14 @@ def test_an_alarm_lasts_over_a_step_that_cannot_be_measured(tmp_path):
             lens.step()
         train(model, steps=1, lens=lens)
     assert lens.run.records.filter(metric="alarm/anisotropy")["value"].to_list() == [1, 1, 1]
+
+
+def test_a_pass_that_is_never_back_propagated_is_not_fitted_on(tmp_path):
+    for name in ("alone", "beside"):
+        model = tiny_model()
+        with Lens(model, "resid.1", rank=4, every=[1], run=tmp_path / name) as lens:
+            if name == "beside":
+                model(**tiny_batch(9))
+            train(model, steps=2, lens=lens)
+    alone, beside = (open_run(tmp_path / name).records.filter(metric="share") for name in ("alone", "beside"))
+    assert alone["value"].to_list() == beside["value"].to_list()

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from tangentlens.alarms import Alarm
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.capture.batch import OBJECTIVES, Objective, count_tokens, named_arguments, objective_of
-from tangentlens.capture.hooks import Activations, Capture
+from tangentlens.capture.hooks import Capture
 from tangentlens.capture.ranks import gathered, gathered_rows, is_first, of_all_ranks, summed, world_size
 from tangentlens.capture.sites import check_visible, find_sites
 from tangentlens.capture.stream import MomentStream
@@ -125,7 +125,6 @@ class Lens:
             self._run = run if isinstance(run, Run) else create_run(run, {})
             self._claim(self._run, fresh=not isinstance(run, Run))
         self._capture: Capture | None = None
-        self._before: Activations | None = None
         self._fit_on: dict[str, Tensor] = {}
         self._stream = MomentStream(model, self.sites, self.exclude, loss_scale)
         self._proxies: dict[str, dict[str, Subspace]] = {}
@@ -180,7 +179,7 @@ class Lens:
         if self._counter is not None:
             self._counter.remove()
             self._counter = None
-        if error is None and self._capture is not None and self._capture.n_backward > 1:
+        if error is None and self.due() and self._capture is not None and self._capture.n_backward > 1:
             warnings.warn(
                 f"{self._capture.n_backward} backward passes came since the last lens.step() and were not measured; "
                 "call lens.step() once after each optimizer step",
@@ -196,14 +195,15 @@ class Lens:
         """Say that a training step has ended. A due step is measured and written, with its loss if given."""
         if self._counter is None:
             raise InputError("lens.step() must be called inside `with Lens(...) as lens:`, but is not; open that block")
-        capture, before, step = self._capture, self._before, self.current
+        capture, step, troubles = self._capture, self.current, {}
         self._disarm()
         try:
-            # Measuring is not a part of the training's mixed precision.
-            with torch.autocast(self._device_type(), enabled=False):
-                troubles = {} if capture is None else self._measure(capture, loss)
-            if before is not None:
-                self._fit_on = before.rows()
+            if capture is not None and self.due():
+                # Measuring is not a part of the training's mixed precision.
+                with torch.autocast(self._device_type(), enabled=False):
+                    troubles = self._measure(capture, loss)
+            elif capture is not None:
+                self._fit_on = capture.activations()
         finally:
             self.current += 1
             self._arm()
@@ -253,20 +253,19 @@ class Lens:
 
     def _arm(self) -> None:
         room = -(-self.max_tokens // world_size())
-        if self.due():
+        # A due step is measured, and the one before fits its proxy.
+        if self.due() or is_due(self.every, self.current + 1):
             self._capture = Capture(
                 self.model, self.sites, self.exclude, self.objective, room, self.loss_scale
             ).__enter__()
-        elif is_due(self.every, self.current + 1):
-            self._before = Activations(self.model, self.sites, self.exclude, room).__enter__()
         if self.moments_every is not None and self.current % self.moments_every == 0:
             self._stream.__enter__()
 
     def _disarm(self) -> None:
-        for watching in (self._capture, self._before, self._stream):
+        for watching in (self._capture, self._stream):
             if watching is not None:
                 watching.__exit__(None, None, None)
-        self._capture = self._before = None
+        self._capture = None
 
     def _count_tokens(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if model.training and torch.is_grad_enabled():

@@ -104,6 +104,11 @@ class Capture:
         """How many forward passes have been back-propagated."""
         return max((len(self._with_gradient(site)) for site in self.sites), default=0)
 
+    def activations(self) -> dict[str, Float[Tensor, "n d"]]:
+        """The activations of each site that a gradient came through."""
+        pieces = {site.name: self._with_gradient(site) for site in self.sites}
+        return {name: torch.cat([piece.activations for piece in found]) for name, found in pieces.items() if found}
+
     def rows(self, site: Site) -> Rows:
         """The rows of a site, which are then forgotten."""
         pieces = self._with_gradient(site)
@@ -122,30 +127,3 @@ class Capture:
             tokens=torch.cat([piece.batch.tokens[piece.batch.keep] for piece in pieces]),
             targets=torch.cat([piece.batch.targets[piece.batch.keep] for piece in pieces]),
         )
-
-
-class Activations:
-    """A context in which every forward pass with gradients leaves the activations of each site. Arguments as above."""
-
-    def __init__(
-        self, model: nn.Module, sites: Sequence[Site], exclude: Sequence[int] = (), max_tokens: int | None = None
-    ) -> None:
-        self._rows: dict[str, list[Tensor]] = {}
-        self._flow = Flow(model, sites, self._see, exclude, max_tokens=max_tokens)
-
-    def __enter__(self) -> Activations:
-        self._flow.__enter__()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._flow.__exit__(kind, error, trace)
-
-    def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
-        self._flow.count(batch, site)
-        self._rows.setdefault(site.name, []).append(copied_rows(hidden, batch))
-
-    def rows(self) -> dict[str, Float[Tensor, "n d"]]:
-        """The activations of each site that was seen."""
-        return {name: torch.cat(parts) for name, parts in self._rows.items()}
