@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch._dynamo import OptimizedModule
 from torch.utils.hooks import RemovableHandle
 
 from tangentlens.capture.batch import unwrapped
@@ -101,15 +100,18 @@ def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
         see(_hidden(list(values) if isinstance(values, Iterable) and not isinstance(values, Tensor) else [values]))
 
     # A compiled block would compile its hooks as well.
+    hook: Callable[..., None] = on_input if site.side == "input" else on_output
+    if _is_compiled(site.module):
+        hook = torch.compiler.disable(hook)
     if site.side == "input":
-        return site.module.register_forward_pre_hook(torch.compiler.disable(on_input), with_kwargs=True)
-    return site.module.register_forward_hook(torch.compiler.disable(on_output))
+        return site.module.register_forward_pre_hook(hook, with_kwargs=True)
+    return site.module.register_forward_hook(hook)
 
 
 def check_visible(model: nn.Module, sites: Sequence[Site]) -> None:
     """Refuse sites inside of what `torch.compile` has compiled: hooks there are passed over in silence."""
     for path, outer in model.named_modules():
-        if isinstance(outer, OptimizedModule) or outer._compiled_call_impl is not None:
+        if _is_compiled(outer):
             inside = set(outer.modules()) - {outer}
             hidden = next((site for site in sites if site.module in inside), None)
             if hidden is not None:
@@ -117,6 +119,11 @@ def check_visible(model: nn.Module, sites: Sequence[Site]) -> None:
                     f"a site must not be inside a compiled module, but {hidden.name} is inside {path or 'the model'}, "
                     "which is; compile its blocks instead, each on its own: `for block in blocks: block.compile()`"
                 )
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    """Whether `torch.compile` has wrapped it, or `compile` was called on it."""
+    return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
 
 
 def check_carried(site: Site, hidden: Tensor | None, tokens: Tensor | None) -> Tensor:
