@@ -38,8 +38,18 @@ def test_accelerate_with_accumulation(tmp_path):
     assert_same_numbers(tmp_path / "plain", tmp_path / "run")
 
 
-def half_precision(run=None, model=None):
-    model = tiny_model() if model is None else model
+def half_step(model, optimizer, scaler, part):
+    with torch.autocast("cpu", dtype=torch.float16):
+        loss = model(**part).loss
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+    return loss
+
+
+def half_precision(run=None):
+    model = tiny_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     # It doubles with every step: whoever asks for it too late gets another one.
     scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=1)
@@ -47,12 +57,7 @@ def half_precision(run=None, model=None):
     if run is not None:
         lens = Lens(model, run=run, loss_scale=scaler.get_scale, moments_every=1, **SETTINGS).__enter__()
     for part in batches():
-        with torch.autocast("cpu", dtype=torch.float16):
-            loss = model(**part).loss
-        scaler.scale(loss).backward()
-        scaler.step(optimizer)
-        scaler.update()
-        optimizer.zero_grad()
+        loss = half_step(model, optimizer, scaler, part)
         if lens is not None:
             lens.step(loss)
     if lens is not None:
@@ -76,12 +81,7 @@ def test_overflow_in_half_precision_is_recorded_and_training_goes_on(moments_eve
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with Lens(model, run=tmp_path / "run", loss_scale=scaler.get_scale, moments_every=moments_every, **SITES) as lens:
         for step, part in enumerate(batches()[:2]):
-            with torch.autocast("cpu", dtype=torch.float16):
-                loss = model(**part).loss
-            scaler.scale(loss).backward()
-            scaler.step(optimizer)
-            scaler.update()
-            optimizer.zero_grad()
+            loss = half_step(model, optimizer, scaler, part)
             if step == 0:
                 with pytest.warns(UserWarning, match="step 0 was not measured.*hold NaN or Inf"):
                     lens.step(loss)

@@ -218,9 +218,10 @@ class Lens:
         """Say that a step has ended that did not train; if it was due, that and the reason are recorded."""
         due = self.due()
         self._disarm()
-        if due and is_first():
-            about = Record(model=self.name, step=self.current, tokens_seen=self.tokens_seen, seed=self.seed)
-            self._write([replace(about, metric="unmeasured", variant=reason, value=1.0)], {})
+        if due:
+            about = self._about()
+            if is_first():
+                self._write([replace(about, metric="unmeasured", variant=reason, value=1.0)], {})
         self.current += 1
         self._arm()
 
@@ -272,10 +273,14 @@ class Lens:
             # A sum stays on the device: no step waits for it.
             self._tokens_here = self._tokens_here + count_tokens(named_arguments(model, args, kwargs))
 
+    def _about(self) -> Record:
+        """What the records of this step have in common; all ranks must ask."""
+        return Record(model=self.name, step=self.current, tokens_seen=self.tokens_seen, seed=self.seed)
+
     @torch.no_grad()
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
         """Measure and write; sites that could not be measured are returned with the reason."""
-        about = Record(model=self.name, step=self.current, tokens_seen=self.tokens_seen, seed=self.seed)
+        about = self._about()
         records = [] if loss is None else [replace(about, quantity="loss", metric="loss", value=float(loss))]
         measured: dict[str, SiteMeasures] = {}
         troubles: dict[str, str] = {}

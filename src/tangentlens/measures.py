@@ -181,8 +181,9 @@ def window_records(
     yield replace(gradient, metric="window_rms_norm", value=math.sqrt(energy))
     if energy > 0:
         yield replace(gradient, metric="window_anisotropy", variant="uncentred", value=anisotropy(gradients, False))
-        for name, q in proxies.items():
-            for order, share in zip(BINNED_ORDERS, moment_shares(moment, {name: q}, BINNED_ORDERS)[0], strict=True):
+        shares = moment_shares(moment, proxies, BINNED_ORDERS) if proxies else ()
+        for (name, q), of_proxy in zip(proxies.items(), shares, strict=True):
+            for order, share in zip(BINNED_ORDERS, of_proxy, strict=True):
                 here = replace(gradient, variant=name, order=order, rank=q.rank)
                 yield replace(here, metric="window_share", value=float(share))
 

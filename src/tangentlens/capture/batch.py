@@ -86,11 +86,11 @@ def read_batch(named: Mapping[str, Any], exclude: Sequence[int] = (), objective:
             f"{came} came; call it with token ids"
         )
     tokens = given.detach().long()
-    # The labels of an encoder-decoder are its decoder's.
     mask = _like(named.get("attention_mask"), tokens)
     labels = _like(named.get("labels"), tokens)
     if labels is None and objective == "causal":
         labels = tokens if mask is None else tokens.masked_fill(~mask.bool(), NO_TARGET)
+    # The labels of an encoder-decoder are its decoder's.
     targets = _targets(tokens, labels, None if objective == "seq2seq" else objective)
     sequences = _sequences(tokens, named.get("position_ids"))
     return Batch(tokens, targets, sequences, _kept(tokens, mask, exclude), whole=mask is None and not exclude)
