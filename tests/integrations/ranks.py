@@ -1,4 +1,4 @@
-"""What each rank of a distributed training runs in the tests: `python ranks.py RANK FOLDER WRAP [DIES AT]`."""
+"""What each rank of a distributed training runs in the tests: `python ranks.py RANK FOLDER WRAP [dies|skips STEP]`."""
 
 import os
 import sys
@@ -36,7 +36,8 @@ def main():
         lens = None if run is None else Lens(model, run=run, moments_every=1, **SETTINGS).__enter__()
         losses.append([])
         for step, batch in enumerate(batches()):
-            if rest and int(rest[0]) == step and rank == "1" and lens is not None:
+            happens = lens is not None and rest[1:] == [str(step)] and rest[0]
+            if happens == "dies" and rank == "1":
                 os._exit(1)
             half = {name: tokens.chunk(2)[int(rank)] for name, tokens in batch.items()}
             loss = model(**half).loss
@@ -44,7 +45,9 @@ def main():
             optimizer.step()
             optimizer.zero_grad()
             losses[-1].append(loss.item())
-            if lens is not None:
+            if happens == "skips":
+                lens.skip("tried")
+            elif lens is not None:
                 lens.step(loss)
         if lens is not None:
             lens.__exit__(None, None, None)

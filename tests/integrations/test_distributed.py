@@ -37,9 +37,18 @@ def test_two_ranks_give_the_numbers_of_one_process(how, tmp_path):
 
 
 def test_a_rank_that_dies_does_not_harm_the_run(tmp_path):
-    (_, _, first), (_, _, second) = start(tmp_path, "ddp", "3")
+    (_, _, first), (_, _, second) = start(tmp_path, "ddp", "dies", "3")
     assert second == 1
     assert first != 0
     run = open_run(tmp_path / "run")
     assert run.records["step"].unique().sort().to_list() == [0, 2]
     assert run.load_tensors("model-step-00000002") is not None
+
+
+def test_a_step_that_all_ranks_skip_counts_the_tokens_of_all(tmp_path):
+    plain(tmp_path / "plain")
+    for _, err, code in start(tmp_path, "ddp", "skips", "2"):
+        assert code == 0, err
+    expected, found = (open_run(tmp_path / name).records.filter(step=2) for name in ("plain", "run"))
+    assert found["metric"].to_list() == ["unmeasured"]
+    assert found["tokens_seen"].unique().to_list() == expected["tokens_seen"].unique().to_list()
