@@ -38,6 +38,15 @@ HUGGING_FACE = {
     "opt": ("OPTForCausalLM", "OPTConfig", _COMMON | {"ffn_dim": 48, "word_embed_proj_dim": 16}),
     "falcon": ("FalconForCausalLM", "FalconConfig", _COMMON),
     "llama": ("LlamaForCausalLM", "LlamaConfig", _COMMON | {"num_key_value_heads": 2, "tie_word_embeddings": True}),
+    "bloom": ("BloomForCausalLM", "BloomConfig", _COMMON | {"n_layer": LAYERS, "n_head": 4}),
+    "mpt": (
+        "MptForCausalLM",
+        "MptConfig",
+        {"vocab_size": VOCABULARY, "d_model": WIDTH, "n_layers": LAYERS, "n_heads": 4, "max_seq_len": 40},
+    ),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config", _COMMON | {"num_key_value_heads": 2, "head_dim": 8}),
+    "olmo2": ("Olmo2ForCausalLM", "Olmo2Config", _COMMON | {"num_key_value_heads": 2}),
+    "glm4": ("Glm4ForCausalLM", "Glm4Config", _COMMON | {"num_key_value_heads": 2, "head_dim": 8}),
     "t5": (
         "T5ForConditionalGeneration",
         "T5Config",

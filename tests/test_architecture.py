@@ -23,6 +23,7 @@ ROOMS = [
     "measures",
     "schedule",
     "alarms",
+    "settings",
     "lens",
     "integrations",
     "profile",

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 import torch
 
+from loops import n_hooks
 from tangentlens import (
     Alarm,
     InputError,
@@ -63,8 +64,8 @@ def test_only_due_steps_are_measured_and_carry_hooks(tmp_path):
         for _ in range(7):
             hooked.append(len(model.model.layers[0]._forward_hooks))
             train(model, steps=1, lens=lens)
-    # The step before a due one is looked at for its activations.
-    assert hooked == [0, 1, 1, 0, 1, 1, 0]
+    # The first step is looked at for gradients, and the one before a due one for its activations.
+    assert hooked == [1, 1, 1, 0, 1, 1, 0]
     assert not model.model.layers[0]._forward_hooks
     assert not model._forward_pre_hooks
     assert open_run(tmp_path / "run").records["step"].unique().sort().to_list() == [2, 5]
@@ -176,8 +177,8 @@ def test_a_lens_with_other_settings_does_not_mix_into_the_run(tmp_path):
 
 def test_settings_that_can_never_work_are_errors(tmp_path):
     model = tiny_model()
-    for every in (0, -1, []):
-        with pytest.raises(InputError, match="every must be a whole number of at least 1, a list of steps, or one of"):
+    for every in (0, -1, [], [3, -5]):
+        with pytest.raises(InputError, match="every must be a whole number of at least 1, a list of steps from 0 on"):
             Lens(model, every=every, run=tmp_path / "run")
     with pytest.raises(InputError, match="rank must be a whole number"):
         Lens(model, rank=0, run=tmp_path / "run")
@@ -189,8 +190,15 @@ def test_settings_that_can_never_work_are_errors(tmp_path):
         Lens(model, step=-1, run=tmp_path / "run")
     with pytest.raises(InputError, match="at least one site"):
         Lens(model, sites=[], run=tmp_path / "run")
-    with pytest.raises(InputError, match="inside `with Lens"):
+    with pytest.raises(InputError, match=r"lens.step\(\) must be called inside `with Lens"):
         Lens(model, run=tmp_path / "run").step()
+    with pytest.raises(InputError, match=r"lens.skip\(\) must be called inside `with Lens"):
+        Lens(model, run=tmp_path / "run").skip("why")
+    assert n_hooks(model) == 0
+    with pytest.raises(InputError, match="an alarm must have a limit, but that of anisotropy has none"):
+        Alarm("anisotropy")
+    with pytest.raises(InputError, match=r"token counts must be a number of at least 0 .* some are negative"):
+        Lens(model, counts=[-1, 2], run=tmp_path / "run")
 
 
 def test_settings_of_the_wrong_type_are_errors_too():
@@ -199,15 +207,17 @@ def test_settings_of_the_wrong_type_are_errors_too():
 from torch import nn
 from tangentlens import InputError, Lens
 model = nn.ModuleList(nn.Linear(2, 2) for _ in range(2))
-every = ({"every": 0.5}, {"every": [1.5]}, {"every": "daily"})
-for wrong in (*every, {"objective": "casual"}, {"rank": 8.0}, {"model": "gpt2"}):
+every = ({"every": wrong} for wrong in (0.5, [1.5], "daily", True, None))
+others = ({"exclude": 5}, {"exclude": "pad"}, {"counts": "x"}, {"alarms": ["x"]}, {"sites": None}, {"loss_scale": 2.0})
+for wrong in (*every, *others, {"objective": "casual"}, {"rank": 8.0}, {"model": "gpt2"}):
     try:
         Lens(**{"model": model, **wrong})
     except InputError as error:
         print(error)
 """
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True).stdout.splitlines()
-    assert [line.split(" must be")[0] for line in said] == ["every", "every", "every", "objective", "rank", "the model"]
+    others = ["exclude", "exclude", "token counts", "alarms", "sites", "loss_scale", "objective", "rank", "the model"]
+    assert [line.split(" must be")[0] for line in said] == 5 * ["every"] + others
 
 
 def test_a_rank_too_large_for_the_width_does_not_end_the_training(tmp_path):
@@ -422,7 +432,7 @@ def test_at_most_so_many_tokens_are_measured_and_the_sample_stands_for_all(tmp_p
         counts.append(found["n"].item())
         shares.append(found.row(0, named=True))
     assert counts == [64 * 12, 300]
-    assert shares[1]["ci_low"] < shares[0]["value"] < shares[1]["ci_high"]
+    assert shares[1]["value"] == pytest.approx(shares[0]["value"], rel=0.15)
 
 
 @pytest.mark.parametrize(
@@ -500,3 +510,38 @@ def test_a_pass_that_is_never_back_propagated_is_not_fitted_on(tmp_path):
             train(model, steps=2, lens=lens)
     alone, beside = (open_run(tmp_path / name).records.filter(metric="share") for name in ("alone", "beside"))
     assert alone["value"].to_list() == beside["value"].to_list()
+
+
+def test_a_site_without_a_gradient_is_told_in_the_first_step_and_not_only_when_it_is_due(tmp_path):
+    model = tiny_model()
+    model.get_input_embeddings().weight.requires_grad_(False)
+    with Lens(model, rank=4, every=[500], run=tmp_path / "run") as lens:
+        with pytest.warns(UserWarning, match=r"no gradient came through resid.0 in the first step; on a due step"):
+            train(model, steps=1, lens=lens)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            train(model, steps=1, lens=lens)
+
+
+def test_windows_hold_passes_that_were_back_propagated_and_no_others(tmp_path):
+    def batches(model, in_vain):
+        with Lens(model, "resid.1", rank=4, every=[2], moments_every=1, run=tmp_path / f"{in_vain}") as lens:
+            for step in range(3):
+                if in_vain:
+                    model(**tiny_batch(step + 7))
+                model(**tiny_batch(step)).loss.backward()
+                lens.step()
+        return open_run(tmp_path / f"{in_vain}").records.filter(pl.col("metric").str.starts_with("window"))
+
+    with_it, without = batches(tiny_model(), True), batches(tiny_model(), False)
+    assert with_it["n"].to_list() == without["n"].to_list()
+    assert with_it["value"].to_list() == without["value"].to_list()
+
+
+def test_a_second_backward_pass_would_count_rows_twice_in_a_window(tmp_path):
+    model = tiny_model()
+    with Lens(model, rank=4, every=[2], moments_every=1, run=tmp_path / "run"):
+        loss = model(**tiny_batch()).loss
+        loss.backward(retain_graph=True)
+        with pytest.raises(InputError, match="must be back-propagated once if moments are streamed"):
+            loss.backward()

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from tangentlens.errors import InputError
+
 
 @dataclass(eq=False)
 class Alarm:
@@ -27,6 +29,12 @@ class Alarm:
     above: float = math.inf
     falls_to: float = 0.0
     highest: float = field(default=-math.inf, init=False)
+
+    def __post_init__(self) -> None:
+        if self.above == math.inf and self.falls_to == 0:
+            raise InputError(
+                f"an alarm must have a limit, but that of {self.scalar} has none; pass above= or falls_to="
+            )
 
     def message(self, scalars: Mapping[str, float]) -> str | None:
         """What there is to warn of, or None."""

@@ -6,7 +6,6 @@ import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from numbers import Integral
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -17,16 +16,23 @@ from torch.utils.hooks import RemovableHandle
 
 from tangentlens.alarms import Alarm
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.capture.batch import OBJECTIVES, Objective, count_tokens, named_arguments, objective_of
+from tangentlens.capture.batch import Objective, count_tokens, named_arguments, objective_of
 from tangentlens.capture.hooks import Capture
-from tangentlens.capture.ranks import gathered, gathered_rows, is_first, of_all_ranks, summed, world_size
+from tangentlens.capture.ranks import (
+    device_of,
+    gathered,
+    gathered_rows,
+    is_first,
+    mean_of_all_ranks,
+    of_all_ranks,
+    world_size,
+)
 from tangentlens.capture.sites import check_visible, find_sites
 from tangentlens.capture.stream import MomentStream
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.measures import (
     MEAN_SITE,
-    SCALARS,
     SiteMeasures,
     mean_records,
     measure_site,
@@ -38,6 +44,7 @@ from tangentlens.measures import (
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, check_same, create_run
 from tangentlens.schedule import Schedule, as_schedule, is_due
+from tangentlens.settings import check_whole, check_words, token_ids
 
 
 class Lens:
@@ -96,9 +103,9 @@ class Lens:
         step: int = 0,
         tokens_seen: int = 0,
     ) -> None:
-        _check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
-        _check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed)
-        _check_words(objective, alarms)
+        check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
+        check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed)
+        check_words(objective, alarms, loss_scale)
         self.model = model
         self.sites = find_sites(model, sites)
         check_visible(model, self.sites)
@@ -106,8 +113,8 @@ class Lens:
         self.every = as_schedule(every)
         self.name = name
         self.objective = objective or objective_of(model)
-        self.bins = None if counts is None else FrequencyBins.of(torch.as_tensor(counts))
-        self.exclude = tuple(int(token) for token in exclude)
+        self.bins = None if counts is None else FrequencyBins.of(counts)
+        self.exclude = token_ids(exclude)
         self.max_tokens = int(max_tokens)
         self.moments_every = moments_every
         self.loss_scale = loss_scale
@@ -129,6 +136,7 @@ class Lens:
         self._stream = MomentStream(model, self.sites, self.exclude, loss_scale)
         self._proxies: dict[str, dict[str, Subspace]] = {}
         self._counter: RemovableHandle | None = None
+        self._is_first_step = True
 
     @property
     def run(self) -> Run:
@@ -140,7 +148,7 @@ class Lens:
     @property
     def tokens_seen(self) -> int:
         """Tokens that the model has been trained on, by all ranks; all of them must ask."""
-        return self._tokens_before + sum(of_all_ranks(int(self._tokens_here)))
+        return self._tokens_before + sum(of_all_ranks(int(self._tokens_here), device_of(self.model)))
 
     def _claim(self, run: Run, fresh: bool) -> None:
         """Put the settings under the model's name in the manifest; another lens of that name is not overwritten."""
@@ -193,29 +201,44 @@ class Lens:
 
     def step(self, loss: Tensor | float | None = None) -> None:
         """Say that a training step has ended. A due step is measured and written, with its loss if given."""
-        if self._counter is None:
-            raise InputError("lens.step() must be called inside `with Lens(...) as lens:`, but is not; open that block")
+        self._check_open("step")
         capture, step, troubles = self._capture, self.current, {}
         self._disarm()
         try:
             if capture is not None and self.due():
                 # Measuring is not a part of the training's mixed precision.
-                with torch.autocast(self._device_type(), enabled=False):
+                with torch.autocast(device_of(self.model).type, enabled=False):
                     troubles = self._measure(capture, loss)
-            elif capture is not None:
+            elif capture is not None and is_due(self.every, step + 1):
                 self._fit_on = capture.activations()
+            elif capture is not None and capture.n_backward:
+                self._warn_of(capture.without_gradient())
         finally:
+            self._is_first_step = False
             self.current += 1
             self._arm()
         if troubles:
             sites = ", ".join(troubles)
             warnings.warn(f"step {step} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2)
 
-    def _device_type(self) -> str:
-        return next((parameter.device.type for parameter in self.model.parameters()), "cpu")
+    def _warn_of(self, sites: list[str]) -> None:
+        """Of what would be an error on a due step, which may be hours away."""
+        if sites:
+            warnings.warn(
+                f"no gradient came through {', '.join(sites)} in the first step; on a due step that is an error: check "
+                "that the site is not frozen and that the model is not called through torch.compile(model)",
+                stacklevel=3,
+            )
+
+    def _check_open(self, name: str) -> None:
+        if self._counter is None:
+            raise InputError(
+                f"lens.{name}() must be called inside `with Lens(...) as lens:`, but is not; open that block"
+            )
 
     def skip(self, reason: str) -> None:
         """Say that a step has ended that did not train; if it was due, that and the reason are recorded."""
+        self._check_open("skip")
         due = self.due()
         self._disarm()
         if due:
@@ -226,36 +249,44 @@ class Lens:
         self._arm()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a lens needs, beside the step, to go on from a checkpoint with the same numbers."""
-        state = {f"fit_on/{site}": rows for site, rows in self._fit_on.items()}
+        """What a lens needs, beside the step, to go on from a checkpoint with the same numbers.
+
+        In a distributed training all ranks must ask; what the first one gets is of all of them, and is for all of them.
+        """
+        earlier = {site.name: gathered(self._fit_on.get(site.name), device_of(self.model)) for site in self.sites}
+        state = {f"fit_on/{site}": rows for site, rows in earlier.items() if rows is not None}
         for site, proxies in self._proxies.items():
             state |= {f"proxy/{site}/{name}": q.basis for name, q in proxies.items()}
         state |= {f"scalar/{name}": torch.tensor(value) for name, value in self.scalars.items()}
-        state |= {f"highest/{i}": torch.tensor(alarm.highest) for i, alarm in enumerate(self.alarms)}
+        state |= {f"highest/{alarm.scalar}": torch.tensor(alarm.highest, dtype=torch.float64) for alarm in self.alarms}
         return state | self._stream.state_dict() | {"tokens_seen": torch.tensor(self.tokens_seen)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on from the `state_dict` of a lens at the same step."""
         self._proxies = {}
+        device = device_of(self.model)
         for key, value in state.items():
             kind, _, name = key.partition("/")
-            if kind == "fit_on":
-                self._fit_on[name] = value
+            if kind == "fit_on" and is_first():
+                self._fit_on[name] = value.to(device)
             elif kind == "proxy":
                 site, _, proxy = name.rpartition("/")
-                self._proxies.setdefault(site, {})[proxy] = Subspace(value)
+                self._proxies.setdefault(site, {})[proxy] = Subspace(value.to(device))
             elif kind == "scalar":
                 self.scalars[name] = float(value)
             elif kind == "highest":
-                self.alarms[int(name)].highest = float(value)
+                for alarm in self.alarms:
+                    alarm.highest = float(value) if alarm.scalar == name else alarm.highest
             elif kind == "tokens_seen":
                 self._tokens_before = int(value)
-        self._stream.load_state_dict(state)
+        # The rows and windows of all ranks are the first one's now.
+        if is_first():
+            self._stream.load_state_dict(state)
 
     def _arm(self) -> None:
         room = -(-self.max_tokens // world_size())
-        # A due step is measured, and the one before fits its proxy.
-        if self.due() or is_due(self.every, self.current + 1):
+        # A due step is measured, the one before fits its proxy, and the first shows whether gradients come at all.
+        if self.due() or is_due(self.every, self.current + 1) or self._is_first_step:
             self._capture = Capture(
                 self.model, self.sites, self.exclude, self.objective, room, self.loss_scale
             ).__enter__()
@@ -280,21 +311,25 @@ class Lens:
     @torch.no_grad()
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
         """Measure and write; sites that could not be measured are returned with the reason."""
-        about = self._about()
-        records = [] if loss is None else [replace(about, quantity="loss", metric="loss", value=float(loss))]
+        about, device = self._about(), device_of(self.model)
+        loss = mean_of_all_ranks(None if loss is None else float(loss), device)
+        records = [] if loss is None else [replace(about, quantity="loss", metric="loss", value=loss)]
         measured: dict[str, SiteMeasures] = {}
         troubles: dict[str, str] = {}
         dropped = {site.name for site in self.sites if capture.n_backward and not capture.ran(site)}
+        # What ranks exchange comes first and on all of them, whatever one of them lacks.
         for site in self.sites:
             here = replace(about, site=site.name, depth=site.depth)
-            if site.name in dropped:
+            own = None if site.name in dropped else capture.rows(site)
+            rows, fit_on, window = gathered_rows(own, device), self._earlier(site.name), self._stream.total(site.name)
+            if own is not None:
+                self._fit_on[site.name] = own.activations
+            if rows is None:
                 troubles[site.name] = "no forward pass came through it; are blocks dropped at random?"
                 continue
-            own = capture.rows(site)
-            rows, fit_on = gathered_rows(own), self._earlier(site.name)
-            self._fit_on[site.name] = own.activations
             try:
-                records += self._window(here, site.name)
+                if len(window) == 2:
+                    records += window_records(here, **window, proxies=self._proxies.get(site.name, {}))
                 if is_first():
                     measured[site.name] = measure_site(rows, fit_on, self.rank, self.bins, self.seed)
                     records += site_records(here, measured[site.name])
@@ -341,37 +376,14 @@ class Lens:
 
     def _earlier(self, site: str) -> Tensor | None:
         """Activations of the step before, of all ranks; None if there was none, or if it was not finite."""
-        if site not in self._fit_on:
-            return None
-        rows = gathered(self._fit_on[site])
-        return rows if bool(rows.isfinite().all()) else None
-
-    def _window(self, about: Record, site: str) -> list[Record]:
-        """What the moments since the last due step say."""
-        if site not in self._stream.gradients or site not in self._stream.activations:
-            return []
-        activations, gradients = summed(self._stream.activations[site]), summed(self._stream.gradients[site])
-        return list(window_records(about, activations, gradients, self._proxies.get(site, {})))
+        rows = gathered(self._fit_on.get(site), device_of(self.model))
+        return rows if rows is not None and bool(rows.isfinite().all()) else None
 
     def _write(self, records: list[Record], measured: Mapping[str, SiteMeasures]) -> None:
         part = f"{self.name}-step-{self.current:08d}"
         if measured:
             self.run.save_tensors(part, _bases(measured))
         self.run.write(part, records)
-
-
-def _check_whole(least: int, **settings: Any) -> None:
-    for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            raise InputError(f"{name} must be a whole number of at least {least}, but is {value!r}")
-
-
-def _check_words(objective: Any, alarms: Sequence[Alarm]) -> None:
-    if objective is not None and objective not in OBJECTIVES:
-        raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, but is {objective!r}")
-    for alarm in alarms:
-        if alarm.scalar not in SCALARS:
-            raise InputError(f"an alarm must be of one of {', '.join(SCALARS)}, but is of {alarm.scalar!r}")
 
 
 def _bases(measured: Mapping[str, SiteMeasures]) -> dict[str, Tensor]:

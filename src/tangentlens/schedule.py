@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import operator
+from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any, Literal
 
@@ -30,16 +31,22 @@ def as_schedule(every: Any) -> Schedule:
     """
     if isinstance(every, str) and every in NAMED:
         return every  # type: ignore[return-value]
-    if isinstance(every, Integral) and int(every) >= 1:
+    if not isinstance(every, bool) and isinstance(every, Integral) and int(every) >= 1:
         return int(every)
-    if isinstance(every, Iterable) and not isinstance(every, str):
-        steps = list(every)
-        if steps and all(isinstance(step, Integral) for step in steps):
-            return [int(step) for step in steps]
+    steps = [] if isinstance(every, str) else _whole_numbers(every)
+    if steps and min(steps) >= 0:
+        return steps
     raise InputError(
-        "every must be a whole number of at least 1, a list of steps, or one of "
+        "every must be a whole number of at least 1, a list of steps from 0 on, or one of "
         f"{', '.join(map(repr, NAMED))}, but is {every!r}"
     )
+
+
+def _whole_numbers(values: Any) -> list[int]:
+    try:
+        return [operator.index(value) for value in values]
+    except TypeError:
+        return []
 
 
 def is_due(schedule: Schedule, step: int) -> bool:

@@ -4,12 +4,14 @@ import re
 
 import pytest
 import torch
+import transformers
 
 from architectures import HUGGING_FACE, LAYERS, WIDTH, batch, build
 from tangentlens.capture.batch import objective_of
 from tangentlens.capture.forward import activations
 from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
+from tangentlens.errors import InputError
 
 POST_NORM = ("bert", "roberta", "albert")
 
@@ -133,3 +135,21 @@ def test_tied_embeddings_are_one_matrix_at_two_places():
     assert model.lm_head.weight is model.model.embed_tokens.weight
     rows = captured(model, ["embed", "resid.0"])
     assert torch.equal(rows["embed"].gradients, rows["resid.0"].gradients)
+
+
+def test_lists_side_by_side_are_no_blocks():
+    config = transformers.XLMConfig(vocab_size=64, emb_dim=WIDTH, n_layers=LAYERS, n_heads=4)
+    with pytest.raises(InputError, match="'resid' does not"):
+        find_sites(transformers.XLMWithLMHeadModel(config), "resid")
+
+
+def test_of_a_model_of_images_and_text_the_text_is_looked_at():
+    config = transformers.Gemma3Config(
+        text_config=HUGGING_FACE["gemma2"][2] | {"num_hidden_layers": 2},
+        vision_config={"hidden_size": 16, "num_hidden_layers": 4, "num_attention_heads": 2, "intermediate_size": 16},
+    )
+    model = transformers.Gemma3ForConditionalGeneration(config)
+    assert objective_of(model) == "causal"
+    sites = {site.name: site for site in find_sites(model, ["embed", "resid"])}
+    assert list(sites) == ["embed", "resid.0", "resid.1", "resid.2"]
+    assert sites["embed"].module is model.get_input_embeddings()

@@ -315,3 +315,49 @@ def test_sequence_first_modules_are_refused(square):
         ),
     ):
         model(torch.arange(16 if square else 12).reshape(4, -1))
+
+
+def test_a_sample_is_of_all_micro_batches_and_has_the_size_asked_for():
+    model = tiny_model()
+    site = find_sites(model, "resid.1")[0]
+    for together in (True, False):
+        with Capture(model, [site], max_tokens=96) as capture:
+            losses = []
+            for number in range(4):
+                losses.append(model(**tiny_batch(number)).loss)
+                if not together:
+                    losses.pop().backward()
+            if together:
+                sum(losses).backward()
+        assert len(capture.activations()[site.name]) == 96
+        rows = capture.rows(site)
+        assert len(rows.tokens) == len(rows.gradients) == 96
+        # Sequences are numbered on from batch to batch, by as many as there are tokens.
+        _, counts = (rows.sequences // 96).unique(return_counts=True)
+        assert len(counts) == 4
+        assert counts.min() > 10
+
+
+class ProjectedInputs(nn.Module):
+    """Frozen inputs that are a view, and need a gradient only from there on."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.project = nn.Embedding(64, 16), nn.Linear(16, 32)
+        self.requires_grad_(False)
+        self.blocks = nn.ModuleList(nn.Linear(32, 32) for _ in range(2))
+
+    def forward(self, input_ids):
+        hidden = self.project(self.embed(input_ids)).requires_grad_()
+        for block in self.blocks:
+            hidden = block(hidden)
+        return hidden
+
+
+def test_a_view_of_what_needs_no_gradient_is_watched_itself():
+    model = ProjectedInputs()
+    site = find_sites(model, "resid.0")[0]
+    with Capture(model, [site]) as capture:
+        model(tiny_batch()["input_ids"]).sum().backward()
+    expected = model.blocks[1].weight.sum(dim=0) @ model.blocks[0].weight
+    torch.testing.assert_close(capture.rows(site).gradients, expected.expand(96, -1))

@@ -1,4 +1,4 @@
-"""What each rank of a distributed training runs in the tests: `python ranks.py RANK FOLDER WRAP [dies|skips STEP]`."""
+"""What each rank of a distributed training runs in the tests: `python ranks.py RANK FOLDER WRAP [WHAT STEP]`."""
 
 import os
 import sys
@@ -15,7 +15,7 @@ from tiny import tiny_model
 
 def wrapped(model, how):
     if how == "ddp":
-        return torch.nn.parallel.DistributedDataParallel(model)
+        return torch.nn.parallel.DistributedDataParallel(model, find_unused_parameters=True)
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
@@ -25,33 +25,53 @@ def wrapped(model, how):
     return fully_shard(model, mesh=mesh)
 
 
+def resumed(lens, model, folder):
+    """The lens of another process that goes on from what the first rank has saved."""
+    saved = [lens.state_dict()]
+    lens.__exit__(None, None, None)
+    dist.broadcast_object_list(saved)
+    lens = Lens(model, run=f"{folder}/run", moments_every=1, step=lens.current, **SETTINGS)
+    lens.load_state_dict(saved[0])
+    return lens.__enter__()
+
+
+def train(rank, folder, how, lens_on, happens="", at=-1):
+    model = wrapped(tiny_model(), how)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    lens = Lens(model, run=f"{folder}/run", moments_every=1, **SETTINGS).__enter__() if lens_on else None
+    losses = []
+    for step, batch in enumerate(batches()):
+        now = happens if step == int(at) else ""
+        if now == "dies" and rank == 1 and lens is not None:
+            os._exit(1)
+        if now == "resumes" and lens is not None:
+            lens = resumed(lens, model, folder)
+        blocks = model.module.model.layers if how == "ddp" else None
+        if now == "drops" and rank == 1:
+            model.module.model.layers = blocks[:1]
+        half = {name: tokens.chunk(2)[rank] for name, tokens in batch.items()}
+        loss = model(**half).loss
+        overflows = happens == "overflows" and step <= int(at)
+        (loss * torch.inf if overflows and rank == 1 else loss).backward()
+        if now == "drops":
+            model.module.model.layers = blocks
+        if not overflows:
+            optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if lens is not None:
+            lens.skip("tried") if now == "skips" else lens.step(loss)
+    if lens is not None:
+        lens.__exit__(None, None, None)
+    return losses
+
+
 def main():
     rank, folder, how, *rest = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=int(rank), world_size=2)
-    losses = []
-    for run in (None, f"{folder}/run"):
-        model = wrapped(tiny_model(), how)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        lens = None if run is None else Lens(model, run=run, moments_every=1, **SETTINGS).__enter__()
-        losses.append([])
-        for step, batch in enumerate(batches()):
-            happens = lens is not None and rest[1:] == [str(step)] and rest[0]
-            if happens == "dies" and rank == "1":
-                os._exit(1)
-            half = {name: tokens.chunk(2)[int(rank)] for name, tokens in batch.items()}
-            loss = model(**half).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            losses[-1].append(loss.item())
-            if happens == "skips":
-                lens.skip("tried")
-            elif lens is not None:
-                lens.step(loss)
-        if lens is not None:
-            lens.__exit__(None, None, None)
-    sys.stdout.write(str(losses[0] == losses[1]))
+    alone, watched = (train(int(rank), folder, how, on, *rest) for on in (False, True))
+    sys.stdout.write(str(alone == watched))
     dist.destroy_process_group()
 
 

@@ -131,3 +131,16 @@ def test_a_training_that_goes_on_from_a_checkpoint_gives_the_same_numbers(tmp_pa
     train(tmp_path, [LensCallback(run=tmp_path / "parts", **settings)], module(), resume=tmp_path / "half.ckpt")
     expected, found = (open_run(tmp_path / name).records.drop("run").sort(KEY) for name in ("whole", "parts"))
     assert found.equals(expected)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_second_fit_of_the_same_trainer_goes_on_counting(tmp_path):
+    watch, module = LensCallback(run=tmp_path / "run", **SETTINGS), Module()
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = lightning.Trainer(accelerator="cpu", callbacks=[watch], max_steps=2, enable_checkpointing=False, **quiet)
+    loader = torch.utils.data.DataLoader(Sequences(), batch_size=BATCH)
+    for steps in (2, 4):
+        trainer.fit_loop.epoch_loop.max_steps = steps
+        trainer.fit(module, loader)
+    found = open_run(tmp_path / "run").records.select("step", "tokens_seen").unique().sort("step").rows()
+    assert found == [(0, 96), (2, 288)]

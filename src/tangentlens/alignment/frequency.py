@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Int
@@ -24,12 +25,21 @@ class FrequencyBins:
     n_bins: int
 
     @classmethod
-    def of(cls, counts: Int[Tensor, "vocabulary"], n_bins: int = N_BINS) -> FrequencyBins:
+    def of(cls, counts: Any, n_bins: int = N_BINS) -> FrequencyBins:
         """Bins of equal token mass from counts by token id.
 
         >>> FrequencyBins.of(torch.tensor([0, 100, 50, 25, 25]), n_bins=2).bin_of.tolist()
         [-1, 1, 0, 0, 0]
         """
+        try:
+            counts = torch.as_tensor(counts)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"token counts must be a number for each token id, but are {counts!r}") from error
+        if counts.ndim != 1 or bool((counts < 0).any()):
+            raise InputError(
+                f"token counts must be a number of at least 0 for each token id, but their shape is "
+                f"{tuple(counts.shape)}" + ("" if counts.ndim != 1 else " and some are negative")
+            )
         if int(counts.sum()) == 0:
             raise InputError("token counts must not all be zero, but they are; count a corpus first")
         order = counts.argsort(stable=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -24,7 +24,8 @@ _WRAPPERS = ("FullyShardedDataParallel", "DeepSpeedEngine")
 class Batch:
     """Token ids, targets (`NO_TARGET` where none is known), the sequence of each position, and which ones count.
 
-    `whole` says that all do, where that is known without looking.
+    `whole` says that all do, where that is known without looking. Where tokens are sampled, those with the smallest
+    `lots` are chosen.
     """
 
     tokens: Int[Tensor, "batch length"]
@@ -32,6 +33,7 @@ class Batch:
     sequences: Int[Tensor, "batch length"]
     keep: Bool[Tensor, "batch length"]
     whole: bool = False
+    lots: Float[Tensor, "batch length"] | None = None
 
 
 Objective = Literal["causal", "masked", "seq2seq"]
@@ -47,13 +49,19 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def objective_of(model: nn.Module) -> Objective | None:
-    """What a Hugging Face class says of itself by its name; None for any other."""
-    name = type(unwrapped(model)).__name__
+    """What a Hugging Face class says of itself, by its configuration and its name; None for any other."""
+    inner = unwrapped(model)
+    if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
+        return "seq2seq"
+    name = type(inner).__name__
     endings: dict[str, Objective] = {
         "ForCausalLM": "causal",
         "GPT2LMHeadModel": "causal",
+        "OpenAIGPTLMHeadModel": "causal",
+        "CTRLLMHeadModel": "causal",
+        # Of images and text.
+        "ForConditionalGeneration": "causal",
         "ForMaskedLM": "masked",
-        "ForConditionalGeneration": "seq2seq",
     }
     return next((objective for ending, objective in endings.items() if name.endswith(ending)), None)
 

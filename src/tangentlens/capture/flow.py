@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
@@ -53,7 +53,7 @@ class Flow:
         see: Called with the site, the batch and the tensor.
         exclude: Token ids to leave out, such as padding or a begin-of-sequence token.
         objective: What positions predict; None if that is not known.
-        max_tokens: Keep at most so many tokens of all forward passes together; of a batch with more, a random sample.
+        max_tokens: Keep at most so many tokens of all forward passes together; if there are more, a random sample.
     """
 
     model: nn.Module
@@ -69,7 +69,7 @@ class Flow:
     _awaited: defaultdict[str, list[tuple[Batch, Tensor]]] = field(default_factory=lambda: defaultdict(list))
     _too_often: set[str] = field(default_factory=set)
     _n_sequences: int = 0
-    _n_tokens: Counter[str] = field(default_factory=Counter)
+    _lots: dict[str, Tensor] = field(default_factory=dict)
     _counted: list[Batch] = field(default_factory=list)
     _ran: set[str] = field(default_factory=set)
 
@@ -100,9 +100,20 @@ class Flow:
 
     def count(self, batch: Batch, site: Site) -> None:
         """Say that a batch is used, so that it counts against `max_tokens`."""
-        if batch not in self._counted:
+        if batch.lots is not None and batch not in self._counted:
             self._counted.append(batch)
-            self._n_tokens[site.stack or "encoder"] += int(batch.keep.sum())
+            self._lots[site.stack or "encoder"] = self._smallest(batch.lots[batch.keep.cpu()], site.stack or "encoder")
+
+    def _smallest(self, lots: Float[Tensor, "n"], stack: str) -> Float[Tensor, "m"]:
+        """The lots of the sample, once these are drawn as well."""
+        return torch.cat([self._lots.get(stack, lots[:0]), lots]).sort().values[: self.max_tokens]
+
+    def in_sample(self, site: Site, batch: Batch) -> Bool[Tensor, "n"]:
+        """Which of the tokens that were kept of a batch are still in the sample, after all batches that came later."""
+        kept = torch.ones(int(batch.keep.sum()), dtype=torch.bool, device=batch.keep.device)
+        if batch.lots is None:
+            return kept
+        return (batch.lots[batch.keep.cpu()] <= self._lots[site.stack or "encoder"][-1]).to(kept.device)
 
     def check_calls(self, site: Site) -> None:
         """Refuse a site that ran more often in a forward pass than is known of it: its tensors are mixed up."""
@@ -128,21 +139,20 @@ class Flow:
             self._batches["decoder"] = self._sampled(batch, "decoder")
 
     def _sampled(self, batch: Batch, stack: str) -> Batch:
-        """Of the batch what there is still room for, with sequences numbered on from those before."""
+        """Of the batch what is in a random sample of all so far, with sequences numbered on from those before."""
         first = self._n_sequences
         self._n_sequences += batch.tokens.numel()
         batch = replace(batch, sequences=batch.sequences + first)
         if self.max_tokens is None:
             return batch
-        places = batch.keep.flatten().nonzero()[:, 0].cpu()
-        room = max(self.max_tokens - self._n_tokens[stack], 0)
-        if len(places) <= room:
-            return batch
         # A generator of its own: no random state of the training is touched.
-        order = torch.randperm(len(places), generator=torch.Generator().manual_seed(len(places)))
-        chosen = torch.zeros(batch.tokens.numel(), dtype=torch.bool)
-        chosen[places[order[:room]]] = True
-        return replace(batch, keep=chosen.view_as(batch.tokens).to(batch.keep.device), whole=False)
+        generator = torch.Generator().manual_seed(first)
+        lots = torch.rand(batch.tokens.shape, generator=generator, dtype=torch.float64)
+        sample = self._smallest(lots[batch.keep.cpu()], stack)
+        if len(sample) < self.max_tokens:
+            return replace(batch, lots=lots)
+        keep = batch.keep & (lots <= sample[-1]).to(batch.keep.device)
+        return replace(batch, keep=keep, whole=False, lots=lots)
 
     def _watch(self, site: Site, hidden: Tensor | None) -> None:
         if _in_backward():
@@ -190,7 +200,8 @@ def on_gradient(hidden: Tensor, receive: Callable[[Tensor], None]) -> None:
     """
     # The hook keeps the shape and not the tensor, which would keep itself.
     base, shape = hidden._base, hidden.shape
-    if base is not None and base.numel() == hidden.numel() and base.is_contiguous() and hidden.is_contiguous():
+    whole = base is not None and base.requires_grad and base.numel() == hidden.numel()
+    if base is not None and whole and base.is_contiguous() and hidden.is_contiguous():
         base.register_hook(lambda gradient: receive(gradient.reshape(shape)))
     else:
         hidden.register_hook(receive)

@@ -26,6 +26,12 @@ class Rows:
     tokens: Int[Tensor, "n"]
     targets: Int[Tensor, "n"]
 
+    @classmethod
+    def none(cls, width: int, device: torch.device) -> Rows:
+        """No rows, of a width."""
+        nothing, ids = torch.empty(0, width, device=device), torch.empty(0, dtype=torch.int64, device=device)
+        return cls(nothing, nothing, ids, ids, ids)
+
 
 @dataclass(eq=False)
 class _Piece:
@@ -51,7 +57,7 @@ class Capture:
         sites: Where to look.
         exclude: Token ids to leave out, such as padding or a begin-of-sequence token.
         objective: What positions predict; None if that is not known.
-        max_tokens: Keep at most so many tokens of all forward passes together; of a batch with more, a random sample.
+        max_tokens: Keep at most so many tokens of all forward passes together; if there are more, a random sample.
         loss_scale: Tells by what the loss is multiplied in mixed precision; gradients are divided by it.
     """
 
@@ -104,10 +110,18 @@ class Capture:
         """How many forward passes have been back-propagated."""
         return max((len(self._with_gradient(site)) for site in self.sites), default=0)
 
+    def without_gradient(self) -> list[str]:
+        """The sites that a forward pass came through, but no gradient."""
+        return [site.name for site in self.sites if self.ran(site) and not self._with_gradient(site)]
+
     def activations(self) -> dict[str, Float[Tensor, "n d"]]:
         """The activations of each site that a gradient came through."""
-        pieces = {site.name: self._with_gradient(site) for site in self.sites}
-        return {name: torch.cat([piece.activations for piece in found]) for name, found in pieces.items() if found}
+        pieces = {site: self._with_gradient(site) for site in self.sites}
+        return {
+            site.name: torch.cat([piece.activations[self._flow.in_sample(site, piece.batch)] for piece in found])
+            for site, found in pieces.items()
+            if found
+        }
 
     def rows(self, site: Site) -> Rows:
         """The rows of a site, which are then forgotten."""
@@ -115,15 +129,17 @@ class Capture:
         if not pieces:
             raise InputError(
                 f"{site} must be in the loss, but no gradient came through it since the last step; call backward "
-                "before lens.step(), check that the site is not frozen, or choose other sites"
+                "before lens.step(), check that the site is not frozen and that the model is not called through "
+                "torch.compile(model), or choose other sites"
             )
         self._flow.check_calls(site)
         self._pieces[site.name] = []
-        gradients = torch.cat([piece.gradients for piece in pieces if piece.gradients is not None])
+        chosen = torch.cat([self._flow.in_sample(site, piece.batch) for piece in pieces])
+        gradients = torch.cat([piece.gradients for piece in pieces if piece.gradients is not None])[chosen]
         return Rows(
-            activations=torch.cat([piece.activations for piece in pieces]),
+            activations=torch.cat([piece.activations for piece in pieces])[chosen],
             gradients=gradients if self._scale is None else gradients.float() / self._scale,
-            sequences=torch.cat([piece.batch.sequences[piece.batch.keep] for piece in pieces]),
-            tokens=torch.cat([piece.batch.tokens[piece.batch.keep] for piece in pieces]),
-            targets=torch.cat([piece.batch.targets[piece.batch.keep] for piece in pieces]),
+            sequences=torch.cat([piece.batch.sequences[piece.batch.keep] for piece in pieces])[chosen],
+            tokens=torch.cat([piece.batch.tokens[piece.batch.keep] for piece in pieces])[chosen],
+            targets=torch.cat([piece.batch.targets[piece.batch.keep] for piece in pieces])[chosen],
         )

@@ -76,6 +76,8 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
     # A portable name means the same in every model, so it wins over a module that happens to have it.
     known = portable | paths | portable
     chosen: dict[str, Site] = {}
+    if not isinstance(wanted, str | Sequence) or not all(isinstance(pattern, str) for pattern in wanted):
+        raise InputError(f"sites must be named, as 'resid' or as a list of names, but {wanted!r} came")
     for pattern in [wanted] if isinstance(wanted, str) else wanted:
         found = [
             name for name in known if fnmatchcase(name, pattern) or (name in portable and _of_family(name, pattern))

@@ -15,25 +15,35 @@ ADDED = {
         "attention.output.dense",
         "albert_layers.0.attention.dense",
         "layer.0.SelfAttention",
+        "post_self_attn_layernorm",
+        "self_attention.dense",
         "self_attn",
         "self_attention",
         "attn",
         "attention",
     ),
-    "cross": ("layer.1.EncDecAttention", "multihead_attn"),
-    "mixer": ("mixer",),
+    "cross": ("layer.1.EncDecAttention", "encoder_attn", "multihead_attn"),
+    "mixer": ("mixer", "mamba", "linear_attn"),
     "mlp": (
+        "post_mlp_layernorm",
+        "mlp.dense_4h_to_h",
         "mlp",
         "output.dense",
         "albert_layers.0.ffn_output",
         "layer.1.DenseReluDense",
         "layer.2.DenseReluDense",
+        "layer.1.mlp",
+        "layer.2.mlp",
+        "ffn.down_proj",
         "fc2",
         "linear2",
         "feed_forward",
         "ffn",
     ),
 }
+# In a block that has both, these norms stand between its parts and the stream (Gemma 2, OLMo 2). The first one alone is
+# the norm before the second part (Llama).
+_SANDWICH = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +60,9 @@ class Block:
         if "albert_layers.1" in inside:
             # Several layers in a group: none of them is what the block adds.
             return
-        for kind, paths in ADDED.items():
+        sandwich = _SANDWICH if set(_SANDWICH.values()) <= inside.keys() else {}
+        for kind, known in ADDED.items():
+            paths = (sandwich[kind],) if kind in sandwich else known
             found = next((inside[path] for path in paths if path in inside), None)
             if found is not None:
                 yield kind, found
@@ -76,7 +88,9 @@ def find_stacks(model: nn.Module) -> list[Stack]:
     stacks = {name: _stack(half, name) for name, half in halves.items() if half is not None}
     if len(stacks) == 2 and all(stacks.values()):
         return [stack for stack in stacks.values() if stack is not None]
-    whole = _stack(model, "")
+    # Beside a tower for images or sound there is one for text.
+    text = _named(model, "language_model") or _named(model, "text_model")
+    whole = _stack(text or model, "")
     return [] if whole is None else [whole]
 
 
@@ -101,7 +115,8 @@ def _stack(model: nn.Module, name: str) -> Stack | None:
 def _block_list(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
     """The longest list of modules that is not inside another such list (as heads are inside a block).
 
-    A `Sequential` is one if all are of one class: of several, it is mostly a single layer.
+    A `Sequential` is one if all are of one class: of several, it is mostly a single layer. Where lists of one length
+    stand side by side (XLM keeps attentions in one and the rest in others), none of them holds the blocks.
     """
     outermost: list[nn.ModuleList | nn.Sequential] = []
     inside: set[nn.Module] = set()
@@ -111,7 +126,12 @@ def _block_list(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
         if len({type(block) for block in module}) == 1 or (isinstance(module, nn.ModuleList) and len(module) > 1):
             outermost.append(module)
             inside |= set(module.modules())
-    return max(outermost, key=len, default=None)
+    longest = max(outermost, key=len, default=None)
+    for parent in model.modules():
+        beside = [child for child in parent.children() if child in outermost and len(child) == len(longest or ())]
+        if len(beside) > 1:
+            return None
+    return longest
 
 
 def _blocks(modules: nn.ModuleList | nn.Sequential, config: Any) -> list[Block]:

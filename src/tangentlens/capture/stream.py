@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tangentlens.capture.batch import Batch
 from tangentlens.capture.flow import Flow, kept_rows, on_gradient
-from tangentlens.capture.ranks import world_size
+from tangentlens.capture.ranks import device_of, summed, world_size
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
@@ -19,7 +19,7 @@ from tangentlens.geometry.moments import Moments
 class MomentStream:
     """A context in which training adds to `activations` and `gradients`, the moments of each site by its name.
 
-    Rows that are not finite are left out and counted in `skipped`.
+    A forward pass adds when it is back-propagated. Rows that are not finite are left out and counted in `skipped`.
 
     Args:
         model: The model in training.
@@ -39,6 +39,8 @@ class MomentStream:
         self.activations: dict[str, Moments] = {}
         self.gradients: dict[str, Moments] = {}
         self.skipped = 0
+        self._sites = sites
+        self._model = model
         self._flow = Flow(model, sites, self._see, exclude)
 
     def __enter__(self) -> MomentStream:
@@ -50,25 +52,35 @@ class MomentStream:
     ) -> None:
         self._flow.__exit__(kind, error, trace)
 
+    def total(self, site: str) -> dict[str, Moments]:
+        """The moments of `activations` and of `gradients` so far, of all ranks; all of them must ask."""
+        device = device_of(self._model)
+        found = {
+            "activations": summed(self.activations.get(site), device),
+            "gradients": summed(self.gradients.get(site), device),
+        }
+        return {kind: moments for kind, moments in found.items() if moments is not None}
+
     def state_dict(self) -> dict[str, Tensor]:
-        """The window so far, as tensors by name."""
+        """The window so far, as tensors by name; all ranks must ask."""
         state: dict[str, Tensor] = {}
-        for kind, moments in (("activations", self.activations), ("gradients", self.gradients)):
-            for site, found in moments.items():
+        for site in self._sites:
+            for kind, found in self.total(site.name).items():
                 parts = {"count": torch.tensor(found.count), "mean": found.mean, "scatter": found.scatter}
-                state |= {f"window/{kind}/{site}/{part}": value for part, value in parts.items()}
+                state |= {f"window/{kind}/{site.name}/{part}": value for part, value in parts.items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Go on with the window of another stream."""
+        device = device_of(self._model)
         for kind, moments in (("activations", self.activations), ("gradients", self.gradients)):
             for key in state:
                 site = key.removeprefix(f"window/{kind}/").removesuffix("/count")
                 if key == f"window/{kind}/{site}/count":
-                    mean, scatter = (state[f"window/{kind}/{site}/{part}"].clone() for part in ("mean", "scatter"))
-                    moments[site] = Moments(len(mean), device=mean.device)
+                    moments[site] = Moments(len(state[f"window/{kind}/{site}/mean"]), device=device)
                     moments[site].count = int(state[key])
-                    moments[site].mean, moments[site].scatter = mean, scatter
+                    for part in ("mean", "scatter"):
+                        getattr(moments[site], part).copy_(state[f"window/{kind}/{site}/{part}"])
 
     def forget(self) -> None:
         """Begin a new window."""
@@ -77,20 +89,30 @@ class MomentStream:
         self.skipped = 0
 
     def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
-        self._add(self.activations, site, kept_rows(hidden, batch))
-        on_gradient(hidden, lambda gradient: self._receive(site, batch, gradient))
+        waiting = [self._moments(kept_rows(hidden, batch))]
 
-    def _receive(self, site: Site, batch: Batch, gradient: Tensor) -> None:
-        # The losses of ranks are averaged, as in `gathered_rows`.
-        scale = world_size() * (1.0 if self.loss_scale is None else float(self.loss_scale()))
-        rows = kept_rows(gradient, batch)
-        self._add(self.gradients, site, rows if scale == 1 else rows.float() / scale)
+        def receive(gradient: Tensor) -> None:
+            if not waiting:
+                raise InputError(
+                    "a forward pass must be back-propagated once if moments are streamed (moments_every), but a second "
+                    f"gradient came at {site.name}; add the losses and call backward once, or leave moments_every out"
+                )
+            # The losses of ranks are averaged, as in `gathered_rows`.
+            scale = world_size() * (1.0 if self.loss_scale is None else float(self.loss_scale()))
+            rows = kept_rows(gradient, batch)
+            self._add(self.activations, site, waiting.pop())
+            self._add(self.gradients, site, self._moments(rows if scale == 1 else rows.float() / scale))
 
-    def _add(self, moments: dict[str, Moments], site: Site, rows: Tensor) -> None:
+        on_gradient(hidden, receive)
+
+    def _moments(self, rows: Tensor) -> Moments | None:
         try:
-            new = Moments(rows.shape[1], device=rows.device).update(rows)
+            return Moments(rows.shape[1], device=rows.device).update(rows)
         except InputError:
             # A step that overflowed happens in a healthy training, and must neither end it nor spoil the window.
             self.skipped += 1
-        else:
+            return None
+
+    def _add(self, moments: dict[str, Moments], site: Site, new: Moments | None) -> None:
+        if new is not None and new.count:
             moments[site.name] = moments[site.name].merge(new) if site.name in moments else new

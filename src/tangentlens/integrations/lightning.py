@@ -42,10 +42,12 @@ class LensCallback(Callback):
         self._steps, self._losses = trainer.global_step, []
         settings = self.settings if trainer.global_step else repeated(self.settings, self._begun)
         self._begun += not trainer.global_step
-        step = self._state.get("step", trainer.global_step) if trainer.global_step else 0
+        # What a checkpoint brought, or a second `fit` of the same Trainer finds here.
+        state = (self._state or self.state_dict()) if trainer.global_step else {}
+        self._state = {}
+        step = state.get("step", trainer.global_step)
         self.lens = Lens(_inner(pl_module, self.model), step=step, loss_scale=scale, **settings)
-        if trainer.global_step:
-            self.lens.load_state_dict(self._state.get("lens", {}))
+        self.lens.load_state_dict(state.get("lens", {}))
         self.lens.__enter__()
 
     def on_train_batch_end(

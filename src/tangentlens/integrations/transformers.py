@@ -62,8 +62,14 @@ class LensCallback(TrainerCallback):  # type: ignore[misc]
         self._begun += not state.global_step
         self.lens = Lens(model, step=state.global_step, loss_scale=scale, **settings)
         kept = _checkpoint(args, state) / _STATE
-        if state.global_step and kept.exists():
+        if kept.exists():
             self.lens.load_state_dict(safetensors.torch.load_file(kept))
+        elif state.global_step:
+            warnings.warn(
+                f"the training goes on at step {state.global_step}, but the lens kept nothing at {kept}: tokens_seen "
+                "and windows begin anew; keep the checkpoint in output_dir, with that file",
+                stacklevel=2,
+            )
         self.lens.__enter__()
         self._handler = _handler_of(self, model)
 
