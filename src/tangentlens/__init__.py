@@ -11,6 +11,7 @@ from tangentlens.geometry import manifolds
 from tangentlens.geometry.alpha_req import alpha_req
 from tangentlens.geometry.anisotropy import anisotropy
 from tangentlens.geometry.cosine import mean_cosine, rogue_dimensions
+from tangentlens.geometry.curvature import local_geometry
 from tangentlens.geometry.dimension import intrinsic_dimension
 from tangentlens.geometry.entropy import manifold_entropy
 from tangentlens.geometry.local_anisotropy import local_anisotropy
@@ -48,6 +49,7 @@ __all__ = [
     "intrinsic_dimension",
     "isoscore",
     "local_anisotropy",
+    "local_geometry",
     "log_steps",
     "manifold_entropy",
     "manifolds",

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.alignment.intervals import Interval, anisotropy_replicates, share_jackknife
+from tangentlens.alignment.intervals import anisotropy_replicates, share_jackknife
 from tangentlens.alignment.share import moment_shares
 from tangentlens.alignment.tangent_result import PROXY, Cell, TangentTest, average
 from tangentlens.alignment.tangent_test import BINNED_ORDERS, tangent_test
@@ -24,6 +24,7 @@ from tangentlens.geometry.anisotropy import anisotropy
 from tangentlens.geometry.cosine import rogue_dimensions
 from tangentlens.geometry.dimension import IntrinsicDimension, intrinsic_dimension
 from tangentlens.geometry.entropy import manifold_entropy
+from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.local_anisotropy import local_anisotropy
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.neighbours import distinct_rows

@@ -5,9 +5,9 @@ import torch
 
 from tangentlens import InputError, chance, share, tangent_test
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.alignment.intervals import Interval
 from tangentlens.alignment.tangent_result import Cell, average, compare
 from tangentlens.alignment.tangent_test import N_DRAWS
+from tangentlens.geometry.interval import Interval
 from tangentlens.proxies.covariance import covariance
 
 

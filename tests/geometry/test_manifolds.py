@@ -10,6 +10,7 @@ MAKERS = {
     "cube": lambda **options: manifolds.cube(400, 3, 12, **options),
     "ball": lambda **options: manifolds.ball(400, 3, 12, **options),
     "sphere": lambda **options: manifolds.sphere(400, 3, 12, **options),
+    "cylinder": lambda **options: manifolds.cylinder(400, 3, 12, **options),
     "torus": lambda **options: manifolds.torus(400, 3, 12, **options),
     "swiss roll": lambda **options: manifolds.swiss_roll(400, 12, **options),
     "quadratic": lambda **options: manifolds.quadratic(400, 3, 12, **options),
@@ -99,3 +100,29 @@ def test_a_roll_is_uniform_by_area():
     length = (t * (1 + t**2).sqrt() + t.asinh()) / 2
     counts = length.histogram(bins=10).hist
     assert float(counts.min() / counts.max()) > 0.9
+
+
+def test_the_curvature_of_a_cylinder_is_that_of_its_chart():
+    made = manifolds.cylinder(1, 3, 6, radius=2.0)
+    chart = numerical_curvature(
+        lambda v: torch.stack([2 * (v[0] / 2).cos(), 2 * (v[0] / 2).sin(), v[1], v[2]]),
+        torch.zeros(3, dtype=torch.float64),
+    )
+    assert float(made.curvature[0]) == pytest.approx(chart, rel=0.01)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_tangent_planes_are_where_the_nearest_rows_lie(name):
+    """A naive estimate: the nearest of very many rows differ from a row along its plane."""
+    makers = {
+        "swiss roll": lambda: manifolds.swiss_roll(60_000, 8),
+        "quadratic": lambda: manifolds.quadratic(60_000, 2, 8),
+    }
+    made = makers[name]() if name in makers else getattr(manifolds, name)(60_000, 2, 8)
+    planes = made.tangents(torch.arange(20))
+    torch.testing.assert_close(planes.transpose(1, 2) @ planes, torch.eye(2).double().expand(20, 2, 2))
+    steps = made.rows - made.rows[:20, None]
+    near = steps.norm(dim=2).topk(8, dim=1, largest=False).indices[:, 1:]
+    near_steps = steps.gather(1, near[:, :, None].expand(-1, -1, 8))
+    inside = (near_steps @ planes).square().sum(dim=(1, 2)) / near_steps.square().sum(dim=(1, 2))
+    assert inside.min() > 0.99

@@ -11,16 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tangentlens.alignment.intervals import (
-    Interval,
-    bootstrap_means,
-    group_products,
-    leave_one_out,
-    sequence_groups,
-)
+from tangentlens.alignment.intervals import bootstrap_means, group_products, leave_one_out, sequence_groups
 from tangentlens.alignment.tangent_test import as_ids, first_half
 from tangentlens.errors import InputError
 from tangentlens.geometry.dimension import intrinsic_dimension
+from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.geometry.tangents import local_tangents

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from scipy import special
 from torch import Tensor
 
-from tangentlens.alignment.intervals import Interval
 from tangentlens.alignment.share import check_gradients, check_order, spectral_power
 from tangentlens.errors import InputError
+from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
 

@@ -10,7 +10,6 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.alignment.intervals import (
-    Interval,
     group_products,
     jackknife,
     leave_one_out,
@@ -20,6 +19,7 @@ from tangentlens.alignment.intervals import (
 )
 from tangentlens.alignment.share import replicate_shares
 from tangentlens.errors import InputError
+from tangentlens.geometry.interval import Interval
 from tangentlens.proxies.charts import Charts
 
 ORDERS = (1.0, 2.0)

@@ -13,18 +13,12 @@ from torch.nn.functional import normalize
 from tangentlens.alignment.audited import Audited, Check, Rows
 from tangentlens.alignment.chance import Chance
 from tangentlens.alignment.chart_test import chart_test
-from tangentlens.alignment.intervals import (
-    Interval,
-    bootstrap_interval,
-    jackknife,
-    log_odds,
-    log_share,
-    share_jackknife,
-)
+from tangentlens.alignment.intervals import bootstrap_interval, jackknife, log_odds, log_share, share_jackknife
 from tangentlens.alignment.share import replicate_shares
 from tangentlens.alignment.tangent_result import PROXY, Cell, compare
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.errors import InputError
+from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.charts import charts
 from tangentlens.proxies.pca import pca

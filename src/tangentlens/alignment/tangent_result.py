@@ -13,14 +13,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tangentlens.alignment.chance import Chance
-from tangentlens.alignment.intervals import (
-    Interval,
-    bootstrap_interval,
-    jackknife,
-    log_odds,
-    log_share,
-    share_jackknife,
-)
+from tangentlens.alignment.intervals import bootstrap_interval, jackknife, log_odds, log_share, share_jackknife
+from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.subspace import Subspace
 
 PROXY = "semi_nmf"

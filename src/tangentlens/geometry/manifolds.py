@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from scipy.special import gammaln
 from torch import Tensor
 
@@ -19,13 +19,22 @@ from tangentlens.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Manifold:
-    """Rows drawn from a manifold, and the truth about it without noise; an entropy that is not known is None."""
+    """Rows drawn from a manifold, and the truth about it without noise; an entropy that is not known is None.
+
+    `frames` are bases of the tangent planes before the manifold is placed by `rotation`.
+    """
 
     name: str
     rows: Float[Tensor, "n d"]
     dimension: int
     curvature: Float[Tensor, "n"]
     entropy: float | None
+    rotation: Float[Tensor, "d a"]
+    frames: Float[Tensor, "n a m"]
+
+    def tangents(self, which: Int[Tensor, "k"]) -> Float[Tensor, "k d m"]:
+        """An orthonormal basis of the tangent plane at some of the rows."""
+        return self.rotation @ self.frames[which]
 
     def __repr__(self) -> str:
         n, d = self.rows.shape
@@ -40,13 +49,17 @@ def linear(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0) 
     """
     draw = _Draw(seed)
     entropy = dimension / 2 * math.log(2 * math.pi * math.e)
-    return draw.placed("linear", draw.normal(n, dimension), dimension, dim, noise, torch.zeros(n), entropy)
+    return draw.placed(
+        "linear", draw.normal(n, dimension), dimension, dim, noise, torch.zeros(n), entropy, _flat(n, dimension)
+    )
 
 
 def cube(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0) -> Manifold:
     """The unit cube, uniform."""
     draw = _Draw(seed)
-    return draw.placed("cube", draw.uniform(n, dimension), dimension, dim, noise, torch.zeros(n), 0.0)
+    return draw.placed(
+        "cube", draw.uniform(n, dimension), dimension, dim, noise, torch.zeros(n), 0.0, _flat(n, dimension)
+    )
 
 
 def ball(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
@@ -55,7 +68,7 @@ def ball(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, ra
     direction = torch.nn.functional.normalize(draw.normal(n, dimension), dim=1)
     points = radius * direction * draw.uniform(n, 1) ** (1 / dimension)
     entropy = _log_ball(dimension) + dimension * math.log(radius)
-    return draw.placed("ball", points, dimension, dim, noise, torch.zeros(n), entropy)
+    return draw.placed("ball", points, dimension, dim, noise, torch.zeros(n), entropy, _flat(n, dimension))
 
 
 def sphere(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
@@ -63,7 +76,27 @@ def sphere(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, 
     draw = _Draw(seed)
     points = radius * torch.nn.functional.normalize(draw.normal(n, dimension + 1), dim=1)
     entropy = math.log(dimension + 1) + _log_ball(dimension + 1) + dimension * math.log(radius)
-    return draw.placed("sphere", points, dimension, dim, noise, torch.full((n,), 1 / radius), entropy)
+    # What is left of the space once the direction of the point is taken out.
+    space = torch.eye(dimension + 1, dtype=torch.float64).expand(n, -1, -1)
+    frames = torch.linalg.qr(torch.cat([points[:, :, None], space], dim=2)).Q[:, :, 1 : dimension + 1]
+    return draw.placed("sphere", points, dimension, dim, noise, torch.full((n,), 1 / radius), entropy, frames)
+
+
+def cylinder(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
+    """A circle times a flat cube whose sides are as long as the circle, uniform.
+
+    II(u, u) = u_1^2 / radius, so the mean of its square is 3 / (m (m + 2) radius^2).
+    """
+    draw = _Draw(seed)
+    angle = 2 * math.pi * draw.uniform(n, 1)
+    flat = 2 * math.pi * radius * draw.uniform(n, dimension - 1) if dimension > 1 else draw.uniform(n, 1)[:, :0]
+    points = torch.cat([radius * angle.cos(), radius * angle.sin(), flat], dim=1)
+    curvature = torch.full((n,), math.sqrt(3 / (dimension * (dimension + 2))) / radius)
+    entropy = dimension * math.log(2 * math.pi * radius)
+    frames = torch.zeros(n, dimension + 1, dimension, dtype=torch.float64)
+    frames[:, 0, :1], frames[:, 1, :1] = -angle.sin(), angle.cos()
+    frames[:, 2:, 1:] = _flat(n, dimension - 1)
+    return draw.placed("cylinder", points, dimension, dim, noise, curvature, entropy, frames)
 
 
 def torus(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
@@ -76,7 +109,8 @@ def torus(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, r
     points = radius * torch.cat([angle.cos(), angle.sin()], dim=1)
     curvature = torch.full((n,), math.sqrt(3 / (dimension + 2)) / radius)
     entropy = dimension * math.log(2 * math.pi * radius)
-    return draw.placed("torus", points, dimension, dim, noise, curvature, entropy)
+    frames = torch.cat([(-angle.sin()).diag_embed(), angle.cos().diag_embed()], dim=1)
+    return draw.placed("torus", points, dimension, dim, noise, curvature, entropy, frames)
 
 
 def swiss_roll(n: int, dim: int, noise: float = 0.0, seed: int = 0, height: float = 20.0) -> Manifold:
@@ -95,7 +129,10 @@ def swiss_roll(n: int, dim: int, noise: float = 0.0, seed: int = 0, height: floa
     points = torch.stack([t * t.cos(), t * t.sin(), height * draw.uniform(n, 1)[:, 0]], dim=1)
     bend = (t**2 + 2) / (t**2 + 1) ** 1.5
     entropy = math.log(float(lengths[-1] - lengths[0]) * height)
-    return draw.placed("swiss roll", points, 2, dim, noise, math.sqrt(3 / 8) * bend, entropy)
+    frames = torch.zeros(n, 3, 2, dtype=torch.float64)
+    along = torch.stack([t.cos() - t * t.sin(), t.sin() + t * t.cos()], dim=1)
+    frames[:, :2, 0], frames[:, 2, 1] = torch.nn.functional.normalize(along, dim=1), 1
+    return draw.placed("swiss roll", points, 2, dim, noise, math.sqrt(3 / 8) * bend, entropy, frames)
 
 
 def quadratic(
@@ -112,7 +149,9 @@ def quadratic(
     form = bend * (half + half.transpose(1, 2)) / math.sqrt(2)
     height = torch.einsum("pab,na,nb->np", form, u, u) / 2
     curvature = _graph_curvature(form, u)
-    return draw.placed("quadratic", torch.cat([u, height], dim=1), dimension, dim, noise, curvature, None)
+    slope = torch.einsum("pab,nb->npa", form, u)
+    frames = torch.linalg.qr(torch.cat([_flat(n, dimension), slope], dim=1)).Q
+    return draw.placed("quadratic", torch.cat([u, height], dim=1), dimension, dim, noise, curvature, None, frames)
 
 
 def _graph_curvature(form: Float[Tensor, "p m m"], u: Float[Tensor, "n m"]) -> Float[Tensor, "n"]:
@@ -131,6 +170,10 @@ def _graph_curvature(form: Float[Tensor, "p m m"], u: Float[Tensor, "n m"]) -> F
         return (trace.square().sum(dim=1) + 2 * tensor.square().sum(dim=(1, 2, 3))) / (m * (m + 2))
 
     return (mean_square(second) - mean_square(along)).clamp_min(0).sqrt()
+
+
+def _flat(n: int, m: int) -> Float[Tensor, "n m m"]:
+    return torch.eye(m, dtype=torch.float64).expand(n, m, m)
 
 
 def _log_ball(m: int) -> float:
@@ -159,6 +202,7 @@ class _Draw:
         noise: float,
         curvature: Float[Tensor, "n"],
         entropy: float | None,
+        frames: Float[Tensor, "n a m"],
     ) -> Manifold:
         """The points rotated into R^dim, with noise."""
         needed = points.shape[1]
@@ -166,4 +210,4 @@ class _Draw:
             raise InputError(f"a {name} of dimension {dimension} needs dim of at least {needed}, but it is {dim}")
         rotation = torch.linalg.qr(self.normal(dim, needed)).Q
         rows = points @ rotation.T + noise * self.normal(len(points), dim)
-        return Manifold(name, rows, dimension, curvature.double(), entropy)
+        return Manifold(name, rows, dimension, curvature.double(), entropy, rotation, frames)

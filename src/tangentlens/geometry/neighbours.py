@@ -183,11 +183,19 @@ def check_enough(what: str, least: int, n_distinct: int, n_duplicates: int) -> N
 
 def distinct_rows(rows: Float[Tensor, "n d"]) -> Int[Tensor, "m"]:
     """Indices of the first occurrence of each distinct row, ascending."""
+    return equal_rows(rows)[0]
+
+
+def equal_rows(rows: Float[Tensor, "n d"]) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
+    """Indices of the first occurrence of each distinct row, ascending, and the place of each row's own among them."""
     hashes = torch.cat([_hash(part) for part in rows.split(_BLOCK)])
     _, group = hashes.unique(return_inverse=True)
     order = torch.arange(len(rows), device=rows.device)
     first = order.new_full((int(group.max()) + 1,), len(rows)).scatter_reduce(0, group, order, "amin")
-    return first.sort().values
+    kept, turn = first.sort()
+    place = torch.empty_like(turn)
+    place[turn] = torch.arange(len(turn), device=turn.device)
+    return kept, place[group]
 
 
 def _hash(rows: Float[Tensor, "n d"]) -> Int[Tensor, "n"]:

@@ -10,10 +10,10 @@ import polars as pl
 
 from tangentlens.alignment.checks import VERDICTS
 from tangentlens.alignment.corrections import benjamini_hochberg, holm
-from tangentlens.alignment.intervals import Interval
 from tangentlens.alignment.tangent_result import PROXY, WHAT
 from tangentlens.alignment.tangent_test import CONTROLS
 from tangentlens.alignment.verdict import emergence
+from tangentlens.geometry.interval import Interval
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.profile import BATCHES, SHAPE
 from tangentlens.runs.run import Run

@@ -1,0 +1,85 @@
+"""Patches: the rows around anchors, in the coordinates of the plane that they spread in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+# Candidates for each neighbour wanted. Rows are chosen by their distance in the plane: chosen by the distance around
+# it, rows that noise or curvature moves away would be missing at the patch's rim, and it would look flatter than it is.
+CANDIDATES = 2
+# Numbers in the candidates of the anchors that are held at once: a quarter of a GiB in fp32.
+_NUMBERS = 2**26
+# A block is multiplied so often by a patch's rows, with so many spare columns: enough where the plane stands out.
+_PASSES, _SPARE = 4, 8
+
+
+@dataclass(frozen=True, eq=False)
+class Patches:
+    """Rows around some anchors, from near to far in the plane.
+
+    `coordinates` are in the plane and from the anchor, `rows` around their own mean; `weights` say how much each
+    counts; `gap` is the least variance in the plane over the most outside of it.
+    """
+
+    anchors: Int[Tensor, "a"]
+    neighbours: Int[Tensor, "a k"]
+    rows: Float[Tensor, "a k d"]
+    tangents: Float[Tensor, "a d m"]
+    gap: Float[Tensor, "a"]
+    coordinates: Float[Tensor, "a k m"]
+    weights: Float[Tensor, "a k"]
+
+
+def patches(
+    rows: Float[Tensor, "n d"],
+    anchors: Int[Tensor, "a"],
+    k: int,
+    dimension: int,
+    weights: Float[Tensor, "n"],
+) -> Iterator[Patches]:
+    """Patches of the `k` rows nearest to each anchor in the plane of `dimension` directions that the rows near it span.
+
+    They come in parts, so that memory does not grow with the number of anchors.
+    """
+    centred = rows - rows.mean(dim=0)
+    length = centred.square().sum(dim=1)
+    wide = min(CANDIDATES * k, len(rows))
+    for some in anchors.split(max(_NUMBERS // (wide * rows.shape[1]), 1)):
+        near = (length - 2 * centred[some] @ centred.T).topk(wide, dim=1, largest=False).indices
+        cloud, anchor = centred[near], centred[some][:, None]
+        plane, _ = _leading_plane(cloud, weights[near], dimension)
+        distance = ((cloud - anchor) @ plane).square().sum(dim=2)
+        place = distance.topk(k, dim=1, largest=False).indices
+        near = near.gather(1, place)
+        tangents, gap = _leading_plane(centred[near], weights[near], dimension)
+        # Once more from near to far: the plane has turned a little.
+        coordinates = (centred[near] - anchor) @ tangents
+        place = coordinates.square().sum(dim=2).argsort(dim=1)
+        near, coordinates = near.gather(1, place), coordinates.gather(1, place[:, :, None].expand_as(coordinates))
+        around = _around_mean(centred[near], weights[near])
+        yield Patches(some, near, around, tangents, gap, coordinates, weights[near])
+
+
+def _around_mean(cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k d"]:
+    share = (weights / weights.sum(dim=1, keepdim=True)).to(cloud)
+    return cloud - torch.einsum("ak,akd->ad", share, cloud)[:, None]
+
+
+def _leading_plane(
+    cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"], dimension: int
+) -> tuple[Float[Tensor, "a d m"], Float[Tensor, "a"]]:
+    """The plane of most variance of each cloud (local PCA), and its least variance over the most outside of it."""
+    rows = _around_mean(cloud, weights) * weights.sqrt()[:, :, None].to(cloud)
+    d = rows.shape[2]
+    block = torch.randn(d, min(dimension + _SPARE, d), generator=torch.Generator().manual_seed(0)).to(rows)
+    for _ in range(_PASSES):
+        block = torch.linalg.qr(rows.transpose(1, 2) @ (rows @ block)).Q
+    inside = (rows @ block).double()
+    values, turn = torch.linalg.eigh(inside.transpose(1, 2) @ inside)
+    gap = values[:, -dimension] / values[:, -dimension - 1].clamp_min(1e-300)
+    return block @ turn[:, :, -dimension:].flip(2).to(block), gap

@@ -1,0 +1,145 @@
+"""The second fundamental form of patches, by quadratic regression, and what it says: curvatures are linear in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tangentlens.errors import InputError
+from tangentlens.geometry.patches import Patches
+
+
+def n_monomials(dimension: int) -> int:
+    """Coefficients of a quadratic function of so many coordinates.
+
+    >>> n_monomials(2)
+    6
+    """
+    return (dimension + 1) * (dimension + 2) // 2
+
+
+@dataclass(frozen=True, eq=False)
+class SecondForms:
+    """The products A_ab . A_cd of the second fundamental form's entries at each anchor, over all normal directions.
+
+    The form itself has a matrix for each normal direction; its products do not depend on the choice of these.
+    Pairs (a, b) with a <= b are numbered along rows. What noise adds to a product is already taken off, so squares of
+    curvatures may come out below 0. `noise` is the variance around the quadratic, summed over directions; `tangents`
+    are the planes of the fitted quadratic at the anchors.
+    """
+
+    products: Float[Tensor, "a q q"]
+    noise: Float[Tensor, "a"]
+    tangents: Float[Tensor, "a d m"]
+
+    @property
+    def dimension(self) -> int:
+        """Of the tangent planes."""
+        return self.tangents.shape[2]
+
+    @property
+    def basis(self) -> Float[Tensor, "q m m"]:
+        """The symmetric matrix of each pair."""
+        first, second = torch.triu_indices(self.dimension, self.dimension, device=self.products.device)
+        pair = torch.arange(len(first), device=first.device)
+        basis = self.products.new_zeros(len(first), self.dimension, self.dimension)
+        basis[pair, first, second] = basis[pair, second, first] = 1
+        return basis
+
+    def mean_square(self, within: Float[Tensor, "a m m"] | None = None) -> Float[Tensor, "a"]:
+        """Mean of |II(v, v)|^2 over directions v, by their fourth moments: v is Gaussian with covariance `within`.
+
+        Without it, all directions count alike: (|tr A|^2 + 2 |A|^2) / (m (m + 2)).
+        """
+        m = self.dimension
+        if within is None:
+            within = torch.eye(m, dtype=self.products.dtype, device=self.products.device).expand(len(self.noise), m, m)
+        turned = torch.einsum("qab,nbc->nqac", self.basis, within)
+        traces = turned.diagonal(dim1=2, dim2=3).sum(dim=2)
+        pairs = traces[:, :, None] * traces[:, None] + 2 * torch.einsum("nqab,nrba->nqr", turned, turned)
+        trace = within.diagonal(dim1=1, dim2=2).sum(dim=1)
+        fourth = trace.square() + 2 * within.square().sum(dim=(1, 2))
+        return (pairs * self.products).sum(dim=(1, 2)) / fourth.clamp_min(1e-300)
+
+    def mean_curvature_square(self) -> Float[Tensor, "a"]:
+        """|tr A / m|^2, the square of the mean curvature vector."""
+        trace = self.basis.diagonal(dim1=1, dim2=2).sum(dim=1)
+        return torch.einsum("q,nqr,r->n", trace, self.products, trace) / self.dimension**2
+
+    def principal_squares(self) -> Float[Tensor, "a m"]:
+        """Eigenvalues of the sum of A_n^2 over normal directions n, descending: squares of principal curvatures."""
+        squares = torch.einsum("nqr,qab,rbc->nac", self.products, self.basis, self.basis)
+        return torch.linalg.eigvalsh((squares + squares.transpose(1, 2)) / 2).flip(1)
+
+    def bend_energy(
+        self, coordinates: Float[Tensor, "a k m"], weights: Float[Tensor, "a k"]
+    ) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
+        """Weighted sums of |II(u, u) / 2|^2 and of |u|^2 over a patch."""
+        u = coordinates.to(self.products)
+        pairs = torch.einsum("nka,qab,nkb->nkq", u, self.basis, u)
+        bent = torch.einsum("nk,nkq,nqr,nkr->n", weights, pairs, self.products, pairs) / 4
+        return bent, (weights * u.square().sum(dim=2)).sum(dim=1)
+
+
+def second_forms(patch: Patches) -> SecondForms:
+    """Fit rows ~ 1, u, u u (least squares, weighted) in each patch; the coefficients of u u are the form.
+
+    Noise alone gives coefficients as well: its variance, times what the fit makes of it, is taken off their products.
+    Noise in the coordinates themselves does not make coefficients smaller, because rows were chosen by where they are
+    seen: around there, true places scatter evenly (docs/concepts.md, 'Curvature').
+    """
+    u, weights = patch.coordinates.double(), patch.weights.double()
+    m = u.shape[2]
+    # At unit size, squares and products of coordinates compare with 1.
+    size = (weights * u.square().sum(dim=2)).sum(dim=1).div(weights.sum(dim=1)).sqrt().clamp_min(1e-300)
+    u = u / size[:, None, None]
+    first, second = torch.triu_indices(m, m, device=u.device)
+    design = torch.cat([torch.ones_like(u[:, :, :1]), u, u[:, :, first] * u[:, :, second]], dim=2)
+    root = weights.sqrt()[:, :, None]
+    q, r = torch.linalg.qr(design * root)
+    _check_spread(r, design.shape[1])
+    # fitted = design @ solve @ rows
+    solve = torch.linalg.solve_triangular(r, (q * root).transpose(1, 2), upper=True)
+    coefficients = (solve.to(patch.rows) @ patch.rows).double()
+    noise = _noise(patch, design, solve, coefficients, weights)
+    # y = ... + A_ab u_a u_b, but A_aa / 2 on the diagonal.
+    factor = torch.where(first == second, 2.0, 1.0).to(u) / size[:, None].square()
+    form, spread = coefficients[:, m + 1 :] * factor[:, :, None], solve[:, m + 1 :] * factor[:, :, None]
+    products = form @ form.transpose(1, 2) - noise[:, None, None] * (spread @ spread.transpose(1, 2))
+    return SecondForms(products, noise, _orthonormal(coefficients[:, 1 : m + 1].transpose(1, 2)).to(patch.rows))
+
+
+def _orthonormal(planes: Float[Tensor, "a d m"]) -> Float[Tensor, "a d m"]:
+    """The orthonormal basis nearest to each: its directions are still those that the form is in."""
+    left, _, right = torch.linalg.svd(planes, full_matrices=False)
+    return left @ right
+
+
+def _noise(
+    patch: Patches,
+    design: Float[Tensor, "a k p"],
+    solve: Float[Tensor, "a p k"],
+    coefficients: Float[Tensor, "a p d"],
+    weights: Float[Tensor, "a k"],
+) -> Float[Tensor, "a"]:
+    """Variance around the fit, summed over directions, without bias: the fit takes some of it in."""
+    left = patch.rows - (design.to(patch.rows) @ coefficients.to(patch.rows))
+    hat = (design * solve.transpose(1, 2)).sum(dim=2)
+    reach = (design @ (solve @ solve.transpose(1, 2)) * design).sum(dim=2)
+    freedom = (weights * (1 - 2 * hat + reach)).sum(dim=1)
+    return (weights * left.double().square().sum(dim=2)).sum(dim=1) / freedom.clamp_min(1e-300)
+
+
+def _check_spread(r: Float[Tensor, "a p p"], k: int) -> None:
+    """Refuse patches that do not spread in all squares and products of coordinates."""
+    diagonal = r.diagonal(dim1=1, dim2=2).abs()
+    bad = int((diagonal.amin(dim=1) <= 1e-8 * diagonal.amax(dim=1)).sum())
+    if bad:
+        raise InputError(
+            f"the {k} rows of a patch must spread over all {r.shape[1]} monomials of a quadratic, but in {bad} of "
+            f"{len(r)} patches they do not (rows on a grid or a line, or weights that leave too few of them); ask for "
+            "a smaller dimension, a larger k, or more even weights"
+        )

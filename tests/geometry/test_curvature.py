@@ -1,0 +1,273 @@
+"""Curvature where it is known, against a naive fit, and where it cannot be told."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tangentlens import InputError, Subspace, local_geometry, manifolds
+from tangentlens.geometry.patches import Patches
+from tangentlens.geometry.second_form import SecondForms, second_forms
+
+# Dimension, width, noise, rows.
+SIZES = [(2, 10, 0.0, 2000), (2, 100, 0.01, 6000), (3, 50, 0.01, 8000), (4, 200, 0.01, 8000), (5, 100, 0.01, 16000)]
+CURVED = {
+    **{f"sphere {m} in {d}": lambda m=m, d=d, s=s, n=n: manifolds.sphere(n, m, d, noise=s) for m, d, s, n in SIZES},
+    **{f"torus {m} in {d}": lambda m=m, d=d, s=s, n=n: manifolds.torus(n, m, d, noise=s) for m, d, s, n in SIZES[:3]},
+    **{
+        f"cylinder {m} in {d}": lambda m=m, d=d, s=s, n=n: manifolds.cylinder(n, m, d, noise=s)
+        for m, d, s, n in SIZES[:3]
+    },
+    **{
+        f"quadratic {m} in {d}": lambda m=m, d=d, s=s, n=n: manifolds.quadratic(n, m, d, noise=s / 2, bend=0.5)
+        for m, d, s, n in SIZES
+    },
+    "swiss roll": lambda: manifolds.swiss_roll(8000, 20, noise=0.02),
+}
+FLAT = {
+    f"{name} {m} in {d}": lambda name=name, m=m, d=d, s=s, n=n: getattr(manifolds, name)(n, m, d, noise=s)
+    for name in ("linear", "cube")
+    for m, d, s, n in SIZES
+}
+
+
+def degrees(found, made):
+    """The largest principal angle between estimated and true planes, median over anchors."""
+    truth = made.tangents(found.anchors)
+    cosines = torch.linalg.svdvals(found.tangents.double().transpose(1, 2) @ truth).clamp(0, 1)
+    return float(cosines.acos().rad2deg().amax(dim=1).median())
+
+
+@pytest.mark.parametrize("name", CURVED)
+def test_curvature_is_known_to_ten_per_cent_and_planes_to_five_degrees(name):
+    made = CURVED[name]()
+    found = local_geometry(made.rows, n_anchors=96, dimension=made.dimension)
+    truth = float(made.curvature[found.anchors].square().mean().sqrt())
+    assert found.rms_curvature.value == pytest.approx(truth, rel=0.1)
+    assert found.rms_curvature.low <= 1.02 * truth
+    assert found.rms_curvature.high >= 0.98 * truth
+    assert found.resolved
+    assert degrees(found, made) < 5
+
+
+@pytest.mark.parametrize("name", FLAT)
+def test_flat_reads_as_flat(name):
+    made = FLAT[name]()
+    found = local_geometry(made.rows, n_anchors=96, dimension=made.dimension)
+    assert found.rms_curvature.low == 0
+
+
+def test_the_curvatures_of_a_sphere_a_cylinder_and_a_torus():
+    kinds = {"sphere": (0.5, [0.5, 0.5]), "cylinder": (0.25, [0.5, 0.0]), "torus": (math.sqrt(0.125), [0.5, 0.5])}
+    for name, (mean, principal) in kinds.items():
+        made = getattr(manifolds, name)(6000, 2, 12, radius=2.0, noise=0.01)
+        found = local_geometry(made.rows, dimension=2)
+        assert found.mean_curvature.value == pytest.approx(mean, rel=0.05), name
+        assert [one.value for one in found.principal_curvatures] == pytest.approx(principal, rel=0.1, abs=0.06), name
+        assert found.noise == pytest.approx(0.01, rel=0.1)
+
+
+def test_curvature_along_directions_is_that_of_what_is_tangent_of_them():
+    made = manifolds.cylinder(6000, 2, 12, noise=0.002)
+    found = local_geometry(made.rows, dimension=2)
+    round_, flat = Subspace.span(made.rotation[:, :2].T), Subspace.span(made.rotation[:, 2:].T)
+    assert found.along(round_).value == pytest.approx(1, rel=0.05)
+    assert found.along(flat).value < 0.1
+    whole = Subspace.span(torch.eye(12))
+    assert found.along(whole).value == pytest.approx(found.rms_curvature.value, rel=1e-6)
+
+
+def naive(patch, noise_off):
+    """One anchor: ordinary least squares of numpy on explicit monomials, and the mean of |II(v, v)|^2 over drawn v."""
+    u, rows, weights = (part[0].double().numpy() for part in (patch.coordinates, patch.rows, patch.weights))
+    k, m = u.shape
+    columns = [np.ones(k), *u.T] + [u[:, a] * u[:, b] for a in range(m) for b in range(a, m)]
+    design = np.stack(columns, axis=1)
+    root = np.sqrt(weights)[:, None]
+    solve = np.linalg.pinv(root * design) * root.T
+    fitted = solve @ rows
+    drawn = np.random.default_rng(0).normal(size=(200_000, m))
+    drawn /= np.linalg.norm(drawn, axis=1, keepdims=True)
+    quadratic = np.stack([drawn[:, a] * drawn[:, b] for a in range(m) for b in range(a, m)], axis=1)
+    # II(v, v) is twice the quadratic part of the fit.
+    square = np.sum((2 * quadratic @ fitted[m + 1 :]) ** 2, axis=1).mean()
+    if noise_off:
+        hat = design @ solve
+        left = np.sum(weights * np.sum((rows - hat @ rows) ** 2, axis=1))
+        rest = np.eye(k) - hat
+        noise = left / np.trace(np.diag(weights) @ rest @ rest.T)
+        square -= 4 * noise * np.mean(np.sum((quadratic @ solve[m + 1 :]) ** 2, axis=1))
+    return square
+
+
+def one_patch(noise, weights=None, k=60, d=12):
+    make = torch.Generator().manual_seed(1)
+    u = torch.randn(1, k, 2, generator=make, dtype=torch.float64)
+    form = torch.randn(d - 2, 2, 2, generator=make, dtype=torch.float64)
+    height = torch.einsum("pab,nka,nkb->nkp", form + form.transpose(1, 2), u, u) / 4
+    rows = torch.cat([u, height + noise * torch.randn(height.shape, generator=make, dtype=torch.float64)], dim=2)
+    weights = torch.ones(1, k, dtype=torch.float64) if weights is None else weights
+    plane = torch.eye(d, dtype=torch.float64)[None, :, :2]
+    nothing = torch.zeros(1)
+    patch = Patches(nothing.long(), torch.arange(k)[None], rows, plane, nothing, u, weights)
+    return patch, (form + form.transpose(1, 2)) / 2
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_the_form_is_that_of_a_naive_fit(even):
+    weights = None if even else torch.rand(1, 60, generator=torch.Generator().manual_seed(2)).double() + 0.1
+    patch, _ = one_patch(noise=0.0, weights=weights)
+    found = second_forms(patch)
+    assert float(found.mean_square()) == pytest.approx(naive(patch, noise_off=False), rel=0.01)
+    patch, _ = one_patch(noise=0.3, weights=weights)
+    assert float(second_forms(patch).mean_square()) == pytest.approx(naive(patch, noise_off=True), rel=0.01)
+
+
+def test_all_curvatures_are_those_of_the_form_itself():
+    patch, form = one_patch(noise=0.0)
+    found = second_forms(patch)
+    traces = form.diagonal(dim1=1, dim2=2).sum(dim=1)
+    mean_square = (traces.square().sum() + 2 * form.square().sum()) / 8
+    torch.testing.assert_close(found.mean_square()[0], mean_square)
+    torch.testing.assert_close(found.mean_curvature_square()[0], traces.square().sum() / 4)
+    principal = torch.linalg.eigvalsh(torch.einsum("pab,pbc->ac", form, form)).flip(0)
+    torch.testing.assert_close(found.principal_squares()[0], principal)
+    weights = torch.rand(1, 60, generator=torch.Generator().manual_seed(3)).double()
+    bent, spread = found.bend_energy(patch.coordinates, weights)
+    u = patch.coordinates[0]
+    second = torch.einsum("pab,ka,kb->kp", form, u, u)
+    torch.testing.assert_close(bent[0], (weights[0] * (second / 2).square().sum(dim=1)).sum())
+    torch.testing.assert_close(spread[0], (weights[0] * u.square().sum(dim=1)).sum())
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_noise_alone_has_no_curvature_on_average(even):
+    squares = []
+    for seed in range(200):
+        make = torch.Generator().manual_seed(seed)
+        patch, _ = one_patch(0.0, None if even else torch.linspace(0.01, 1, 60).double()[None])
+        rows = patch.rows.clone()
+        rows[:, :, 2:] = torch.randn(rows[:, :, 2:].shape, generator=make, dtype=torch.float64)
+        squares.append(float(second_forms(Patches(**{**vars(patch), "rows": rows})).mean_square()))
+    error = np.std(squares) / math.sqrt(len(squares))
+    assert abs(np.mean(squares)) < 3 * error
+
+
+def test_noise_in_the_coordinates_does_not_flatten_the_patch():
+    """A tenth of the variance in the plane is noise: chosen by the distance around it, rows would show a fifth less."""
+    made = manifolds.sphere(4000, 2, 20, noise=0.05)
+    found = local_geometry(made.rows, k=96, dimension=2)
+    assert found.rms_curvature.value == pytest.approx(1, rel=0.08)
+
+
+def test_intervals_hold_the_truth():
+    held = 0
+    for seed in range(20):
+        made = manifolds.sphere(2000, 2, 20, noise=0.02, seed=seed)
+        found = local_geometry(made.rows, n_anchors=128, dimension=2, seed=seed)
+        held += found.rms_curvature.low <= 1 <= found.rms_curvature.high
+    assert held >= 17
+
+
+def test_turning_and_scaling_the_rows():
+    made = manifolds.sphere(1500, 2, 6, noise=0.01)
+    turn = torch.linalg.qr(torch.randn(6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)).Q
+    found = local_geometry(made.rows, n_anchors=64, dimension=2)
+    for factor in (1e-12, 1.0, 1e12):
+        again = local_geometry(factor * made.rows @ turn + 3 * factor, n_anchors=64, dimension=2)
+        assert again.k == found.k
+        assert again.rms_curvature.value * factor == pytest.approx(found.rms_curvature.value, rel=1e-3)
+        assert again.visible_curvature.value == pytest.approx(found.visible_curvature.value, rel=1e-3)
+        assert again.radius == pytest.approx(factor * found.radius, rel=1e-4)
+
+
+def test_equal_rows_are_one_row_that_is_seen_more_often():
+    made = manifolds.sphere(1000, 2, 6, noise=0.01)
+    times = torch.randint(1, 4, (1000,), generator=torch.Generator().manual_seed(0))
+    repeated = local_geometry(made.rows.repeat_interleave(times, dim=0), n_anchors=64, k=40, dimension=2)
+    assert repeated.n_duplicates == int(times.sum()) - 1000
+    once = local_geometry(made.rows, n_anchors=64, k=40, dimension=2)
+    # Without weights each occurrence counts.
+    weighted = local_geometry(made.rows, n_anchors=64, k=40, dimension=2, weights=times)
+    assert repeated.rms_curvature.value == pytest.approx(weighted.rms_curvature.value, rel=1e-9)
+    assert repeated.rms_curvature.value != once.rms_curvature.value
+
+
+def test_a_radius_is_as_many_rows_as_it_holds():
+    made = manifolds.sphere(4000, 2, 6)
+    found = local_geometry(made.rows, n_anchors=64, radius=0.3, dimension=2)
+    assert found.radius == pytest.approx(0.3, rel=0.05)
+    assert found.reason == "as asked for"
+
+
+@given(st.integers(2, 5), st.integers(0, 10**6))
+def test_weights_that_fall_with_the_distance_never_show_more_curvature(m, seed):
+    """Any form, any radii, any directions at each of them, any falling weights: what the inequality is about."""
+    make = torch.Generator().manual_seed(seed)
+
+    def draw(*shape):
+        return torch.randn(*shape, generator=make, dtype=torch.float64)
+
+    pairs = m * (m + 1) // 2
+    half = draw(1, pairs, 3)
+    forms = SecondForms(half @ half.transpose(1, 2), torch.zeros(1), torch.eye(m).double()[None])
+    radii = draw(7).exp().sort().values
+    directions = torch.nn.functional.normalize(draw(9, m), dim=1)
+    u = (radii[:, None, None] * directions).reshape(1, -1, m)
+    falling = draw(7).abs().sort(descending=True).values.repeat_interleave(9)[None]
+    bent, spread = forms.bend_energy(u, falling)
+    bent_even, spread_even = forms.bend_energy(u, torch.ones_like(falling))
+    assert float(bent / spread) <= float(bent_even / spread_even) * (1 + 1e-9)
+
+
+def test_patches_that_are_not_small_or_planes_that_do_not_stand_out_are_told():
+    cloud = torch.randn(2000, 20, generator=torch.Generator().manual_seed(0))
+    found = local_geometry(cloud, n_anchors=64, dimension=2)
+    assert not found.resolved
+    assert "NOT RESOLVED" in repr(found)
+    assert local_geometry(manifolds.sphere(300, 4, 30).rows, n_anchors=64, dimension=4, k=150).resolved is False
+
+
+def drawn(n, d, through=None):
+    make = torch.Generator().manual_seed(0)
+    return torch.randn(n, d, generator=make) if through is None else drawn(n, through) @ drawn(through, d)
+
+
+def clusters():
+    make = torch.Generator().manual_seed(0)
+    return (100 * torch.randn(40, 1, 6, generator=make) + torch.randn(40, 30, 6, generator=make)).flatten(0, 1)
+
+
+def line():
+    return torch.linspace(0, 1, 1600)[:, None] * torch.ones(5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (drawn(50, 8), {"dimension": 4}, r"dimension 4 needs at least 60 distinct rows, 4 .* 15 .* but 50 came"),
+        (drawn(30, 20, through=6), {}, r"which is the intrinsic dimension of these rows needs at least"),
+        (drawn(500, 4), {"dimension": 4}, "dimension must be at least 1 and below the width 4, but is 4"),
+        (drawn(500, 8), {"dimension": 2, "k": 8}, r"between 12 rows .* and 250 .* but k is 8"),
+        (drawn(500, 8), {"dimension": 2, "k": 300}, "but k is 300"),
+        (drawn(500, 8), {"dimension": 2, "radius": 1e-3}, "the radius holds 1 of them on median"),
+        (drawn(500, 8), {"k": 20, "radius": 1.0}, "k or radius must be given, not both"),
+        (clusters(), {"dimension": 2, "k": 60}, r"must be one piece, but in \d+ of 256 patches of 60 rows"),
+        (line(), {"dimension": 2}, "12 rows of a patch must spread over all 6 monomials .* in 256 of 256 patches"),
+        (drawn(500, 8), {"dimension": 2, "weights": torch.zeros(500)}, "a number above 0 for each of the 500"),
+        (drawn(500, 8), {"dimension": 2, "weights": torch.ones(3)}, r"for each of the 500 rows, but .* \(3,\)"),
+        (
+            drawn(500, 8),
+            {"dimension": 2, "k": 40, "weights": torch.logspace(0, 30, 500)},
+            r"weights must leave more than 6 rows .* of 40 rows they leave",
+        ),
+        (torch.full((500, 8), torch.nan), {"dimension": 2}, "every value must be finite"),
+        (torch.ones(500, 8), {"dimension": 2}, "but 1 came .499 more were duplicates"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_with_numbers(rows, options, message):
+    with pytest.raises(InputError, match=message):
+        local_geometry(rows, **options)
