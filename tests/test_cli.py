@@ -37,7 +37,7 @@ def run(tmp_path_factory):
     return run_study(TINY, tmp_path_factory.mktemp("cli") / "run", lambda *_: None)
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["profile"], ["audit"], ["report"], ["doctor"]])
+@pytest.mark.parametrize("command", [[], ["demo"], ["profile"], ["audit"], ["visibility"], ["report"], ["doctor"]])
 def test_help_has_an_example(command):
     done = tangentlens(*command, "--help")
     assert done.returncode == 0
@@ -189,3 +189,13 @@ def test_an_audit_is_a_page_for_people_and_an_object_for_programs(tmp_path, run)
     assert tangentlens("report", tmp_path / "audit", "--quiet").returncode == 0
     fails(1, "audit", tmp_path / "none", says="there is no directory")
     fails(1, "audit", run.path, "--rank", 99, "--out", tmp_path / "x", says="half the width")
+
+
+def test_visibility_is_a_run_with_a_report(tmp_path):
+    done = tangentlens("visibility", "--anchors", 32, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "fell with every step of alpha in 20 of 20 further draws" in " ".join(done.stdout.split())
+    assert "Curvature visible at the corpus" in (tmp_path / "run" / "report.html").read_text()
+    found = json.loads(tangentlens("visibility", "--anchors", 32, "--out", tmp_path / "run", "--json").stdout)
+    assert len(found["findings"]) == 5
+    fails(1, "visibility", tmp_path / "none", says="there is no directory")

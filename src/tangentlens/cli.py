@@ -217,6 +217,51 @@ def audit(
         console.print(f"\nRun: {run.path}", soft_wrap=True)
 
 
+@app.command(epilog="Example: tangentlens visibility path/to/model --text my.txt")
+def visibility(
+    model: Annotated[
+        str | None, typer.Argument(help="A directory, a hub id or id@revision; without one, synthetic manifolds.")
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")] = None,
+    sites: Sites = "resid",
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory; runs/visibility or runs/visibility-MODEL by default.")
+    ] = None,
+    types: Annotated[int, typer.Option(min=64, help="Token types to look at, at most.")] = 4096,
+    length: Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")] = 128,
+    anchors: Annotated[int, typer.Option(min=8, help="Patches to look at.")] = 128,
+    dimension: Annotated[
+        int | None, typer.Option(min=1, help="Of the tangent planes; by default the intrinsic one, if types suffice.")
+    ] = None,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    trust_remote_code: TrustRemoteCode = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Does frequency bias hide curvature? On manifolds with a known answer, or in a model's own space."""
+    from tangentlens.studies.visibility import VisibilityPlan, run_visibility
+
+    plan = VisibilityPlan(
+        model=model,
+        text=None if text is None else str(text),
+        sites=tuple(sites.split(",")),
+        types=types,
+        length=length,
+        anchors=anchors,
+        dimension=dimension,
+        seed=seed,
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    default = Path("runs") / ("visibility" if model is None else f"visibility-{Path(model).name}")
+    with _audit_progress(hidden=quiet or as_json) as progress:
+        run = run_visibility(
+            plan, out or default, lambda doing, done, total: progress("visibility", doing, done, total)
+        )
+    report([run.path], out=None, quiet=quiet, as_json=as_json)
+
+
 @app.command(epilog="Example: tangentlens report runs/demo --out demo.html")
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run directories; several are drawn together.")],

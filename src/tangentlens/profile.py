@@ -84,10 +84,7 @@ def run_profile(profile: Profile, out: str | Path, watcher: Watcher = NOBODY) ->
     if text.size == 0:
         raise InputError(f"{profile.text} must hold text, but is empty; name another file")
     run = create_run(out, {"command": "profile", **asdict(profile)})
-    facts = {"fingerprint": text.fingerprint, "bytes": text.size}
-    if run.manifest.get("data", facts) != facts:
-        raise InputError(f"{out} was made from another text than {profile.text} now holds; choose another folder")
-    run.describe("data", facts)
+    run.claim_data(profile.text, {"fingerprint": text.fingerprint, "bytes": text.size})
     for spec in profile.models:
         _ModelProfile(profile, spec, run, text, watcher).make()
     return run

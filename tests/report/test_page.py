@@ -13,6 +13,7 @@ from tangentlens.report.page import write_report
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
 from tangentlens.studies.study import run_study
+from tangentlens.studies.visibility import VisibilityPlan, run_visibility
 from tiny import TINY, save_tiny
 
 
@@ -29,12 +30,17 @@ def profiled(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def visibility(tmp_path_factory):
+    return run_visibility(VisibilityPlan(anchors=16), tmp_path_factory.mktemp("visibility") / "run", lambda *_: None)
+
+
+@pytest.fixture(scope="module")
 def page(run, profiled):
     return write_report([run, profiled], run.path / "report.html").path
 
 
-def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled):
-    figures = draw_all(pl.concat([run.records, profiled.records]))
+def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled, visibility):
+    figures = draw_all(pl.concat([run.records, profiled.records, visibility.records]))
     assert len(figures) == len(FIGURES)
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
     assert all("interval" in figure.caption for figure in figures)

@@ -60,6 +60,11 @@ class Text:
                 return data[first:end].decode()
         raise InputError(f"{self.path} must be UTF-8 text, but is not, at byte {start} or after; convert it first")
 
+    def pieces(self) -> Iterator[str]:
+        """All of it, a piece at a time."""
+        for start in range(0, self.size, _CHUNK):
+            yield self.piece(start, _CHUNK)
+
     def _bytes(self, start: int, length: int) -> bytes:
         if self.path is None:
             return builtin_text().encode()[start : start + length]

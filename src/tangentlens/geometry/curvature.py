@@ -103,6 +103,24 @@ class LocalGeometry:
         bent, spread = self.forms.bend_energy(self.coordinates, weights.to(self.forms.products))
         return _ratio(bent, spread, self.groups)
 
+    def visible_ratio(self, weights: Float[Tensor, "a k"]) -> Interval:
+        """The same over the visible curvature of rows that all count alike."""
+        w = weights.to(self.forms.products)
+        sums = [
+            *self.forms.bend_energy(self.coordinates, w),
+            *self.forms.bend_energy(self.coordinates, torch.ones_like(w)),
+        ]
+
+        def ratio(mask: Tensor) -> float:
+            bent, spread, bent_even, spread_even = (float(part[mask].sum()) for part in sums)
+            return bent / spread / (bent_even / spread_even)
+
+        return _interval(ratio, self.groups)
+
+    def mean(self, values: Float[Tensor, "a"]) -> Interval:
+        """The mean of a number of each anchor, with its interval."""
+        return _mean_interval(values.to(self.groups.device), self.groups)
+
     def along(self, directions: Subspace) -> Interval:
         """Root mean square curvature along what of `directions` is tangent, and over anchors."""
         inside = torch.einsum("ndm,dr->nmr", self.tangents.double(), directions.basis.double())
@@ -117,6 +135,7 @@ def local_geometry(
     radius: float | None = None,
     dimension: int | None = None,
     weights: Any = None,
+    anchors: Any = None,
     seed: int = 0,
 ) -> LocalGeometry:
     """Tangent planes and curvature near anchors that are drawn among the rows.
@@ -133,6 +152,7 @@ def local_geometry(
         radius: In place of `k`: as many rows as patches of this radius hold, on median.
         dimension: Of the tangent planes; the intrinsic dimension by default.
         weights: How often each row is seen; alike by default. They count in planes, forms and visible curvature.
+        anchors: Which rows to look around, in place of a draw.
         seed: Of the draw of anchors.
 
     >>> from tangentlens.geometry import manifolds
@@ -144,20 +164,19 @@ def local_geometry(
     if k is not None and radius is not None:
         raise InputError("k or radius must be given, not both; leave one out")
     given = as_rows(x)
-    kept, weight = _distinct(given, weights)
+    kept, place, weight = _distinct(given, weights)
     # Squares of very small or large numbers would vanish or overflow.
     rows = given[kept] - given[kept].mean(dim=0)
     scale = unit_scale(rows)
     rows = rows / scale
     m = _checked_dimension(rows, dimension, len(given) - len(kept))
-    anchors = torch.randperm(len(rows), generator=torch.Generator().manual_seed(seed))[:n_anchors].sort().values
-    anchors = anchors.to(rows.device)
-    groups = compact_groups(rows[anchors], max(len(anchors) // 32, 2))
-    sizes = _sizes(rows, anchors, m, k, None if radius is None else radius / scale)
+    around = _anchors(place, n_anchors, anchors, seed)
+    groups = compact_groups(rows[around], max(len(around) // 32, 2))
+    sizes = _sizes(rows, around, m, k, None if radius is None else radius / scale)
     tried: list[PatchFit] = []
     for size in sizes:
         try:
-            tried.append(fit_patches(rows, anchors, size, m, weight).straightened().scaled(scale))
+            tried.append(fit_patches(rows, around, size, m, weight).straightened().scaled(scale))
         except InputError:
             # Patches that reach beyond their piece of the manifold are too large; the smallest ones must not.
             if not tried:
@@ -186,7 +205,7 @@ def local_geometry(
         ),
         reason=reason,
         resolved=chosen.resolved,
-        anchors=kept[anchors],
+        anchors=kept[around],
         neighbours=kept[chosen.neighbours],
         coordinates=chosen.coordinates,
         tangents=chosen.forms.tangents,
@@ -197,8 +216,24 @@ def local_geometry(
     )
 
 
-def _distinct(rows: Tensor, weights: Any) -> tuple[Int[Tensor, "m"], Float[Tensor, "m"]]:
-    """Which rows are the first of their kind, and the weights of equal ones added up, 1 on average."""
+def _anchors(place: Int[Tensor, "n"], n_anchors: int, anchors: Any, seed: int) -> Int[Tensor, "a"]:
+    """The places among distinct rows of the anchors that are asked for, or drawn."""
+    if anchors is None:
+        n = int(place.max()) + 1
+        return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:n_anchors].sort().values.to(place)
+    asked = torch.as_tensor(anchors)
+    if (
+        asked.ndim != 1
+        or not len(asked)
+        or asked.is_floating_point()
+        or not 0 <= int(asked.min()) <= int(asked.max()) < len(place)
+    ):
+        raise InputError(f"anchors must be places from 0 to {len(place) - 1} in the rows, but are {anchors!r}")
+    return place[asked.to(place)].unique()
+
+
+def _distinct(rows: Tensor, weights: Any) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"], Float[Tensor, "m"]]:
+    """Which rows are the first of their kind, each row's place among these, and weights of equal ones added up."""
     weight = torch.ones(len(rows)) if weights is None else torch.as_tensor(weights)
     weight = weight.double().to(rows.device)
     if weight.shape != (len(rows),) or not bool((weight.isfinite() & (weight > 0)).all()):
@@ -208,7 +243,7 @@ def _distinct(rows: Tensor, weights: Any) -> tuple[Int[Tensor, "m"], Float[Tenso
         )
     kept, group = equal_rows(rows)
     total = torch.zeros(len(kept), dtype=torch.float64, device=rows.device).index_add_(0, group, weight)
-    return kept, total / total.mean()
+    return kept, group, total / total.mean()
 
 
 def _checked_dimension(rows: Tensor, dimension: int | None, n_duplicates: int) -> int:

@@ -33,6 +33,12 @@ class LoadedModel:
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     @property
+    def vocabulary(self) -> int:
+        """How many token types it has an embedding for."""
+        model: Any = self.model
+        return int(model.get_input_embeddings().num_embeddings)
+
+    @property
     def config(self) -> Any:
         """The configuration its weights belong to."""
         return self.model.config

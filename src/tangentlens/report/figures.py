@@ -20,6 +20,7 @@ from tangentlens.alignment.tangent_result import PROXY
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.profile import BATCHES, SHAPE
 from tangentlens.report.findings import MEASURE, PROFILED, last_measured
+from tangentlens.studies.visibility import ANALYTIC, RATIO, VISIBLE
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
 VARIANTS = {
@@ -37,6 +38,7 @@ GEOMETRY = {
 }
 _MODELS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _BLUES = ("#B9D6EE", "#7FB2DA", "#3C87C0", "#0B4F8A")
+_KNOWN = "manifolds whose curvature is known"
 OVER_SEQUENCES = (
     "95% jackknife intervals over the test sequences of the step's batch; the fitted subspaces are held fixed"
 )
@@ -174,6 +176,48 @@ def profile_over_depth(records: pl.DataFrame) -> Figure | None:
     return Figure(_profile_title(rows, records), caption, _styled(plot, 260 * n_rows + 80))
 
 
+def visible_curvature(records: pl.DataFrame) -> Figure | None:
+    """What of the curvature is visible as types count more and more by their frequency; known answers as lines."""
+    known = pl.col("site") == ""
+    rows = _labelled(records).filter(
+        pl.when(known).then(pl.col("metric").is_in([VISIBLE, VISIBLE + ANALYTIC])).otherwise(pl.col("metric") == RATIO),
+        ~pl.col("variant").str.starts_with("types "),
+    )
+    if rows.is_empty():
+        return None
+    rows = rows.with_columns(
+        alpha=pl.col("variant").str.extract(r"alpha=([\d.]+)", 1).cast(pl.Float64),
+        panel=pl.when(known).then(pl.lit(_KNOWN)).otherwise("model_label"),
+        line=pl.when(known).then("model").otherwise("site"),
+    ).sort("panel", "depth", "alpha", maintain_order=True)
+    panels = sorted(rows["panel"].unique(), key=lambda panel: panel != _KNOWN)
+    plot = make_subplots(1, len(panels), subplot_titles=[html.escape(panel) for panel in panels])
+    for column, panel in enumerate(panels, start=1):
+        here = rows.filter(pl.col("panel") == panel)
+        lines = _spaced(here["line"].unique(maintain_order=True).to_list(), len(_MODELS))
+        for line, colour in zip(lines, _MODELS, strict=False):
+            points, law = here.filter(pl.col("line") == line).partition_by("metric"), None
+            if len(points) > 1:
+                law = _bars(points[-1], "alpha", line, colour).update(mode="lines", error_y=None, showlegend=False)
+            measured = _bars(points[0], "alpha", line, colour).update(mode="markers" if law else "lines+markers")
+            plot.add_traces([trace for trace in (measured, law) if trace], rows=1, cols=column)
+        known_here = panel == _KNOWN
+        title = "visible curvature; lines: from the true form" if known_here else "over that of types that count alike"
+        plot.update_yaxes(title_text=title, type="log" if known_here else "linear", row=1, col=column)
+    plot.update_xaxes(title_text="alpha: types count by frequency^alpha")
+    last = records.filter(pl.col("metric") == RATIO, pl.col("variant").str.contains("^(corpus )?alpha=1$"))
+    ranges = last.group_by(pl.when(known).then(pl.lit(_KNOWN)).otherwise("model").alias("of"), maintain_order=True)
+    ends = ranges.agg(low=pl.min("value"), high=pl.max("value")).to_dicts()
+    told = "; ".join(f"{row['of']} {row['low']:.2f} to {row['high']:.2f}" for row in ends)
+    caption = (
+        "Patches around anchors: in a model, types drawn as the corpus draws tokens. Bars: 95% jackknife intervals "
+        "over anchors."
+    )
+    what = "Curvature visible at the corpus' frequencies, over that of types that count alike"
+    plot = _styled(plot, 500).update_layout(legend={"y": -0.2})
+    return Figure(f"{what}: {told}", caption, plot)
+
+
 def training(records: pl.DataFrame) -> Figure | None:
     """Loss over the steps."""
     rows = _labelled(records).filter(pl.col("metric") == "loss").sort("model_label", "step")
@@ -192,6 +236,7 @@ FIGURES: tuple[Callable[[pl.DataFrame], Figure | None], ...] = (
     share_by_frequency,
     geometry_over_depth,
     profile_over_depth,
+    visible_curvature,
     training,
 )
 
@@ -217,7 +262,7 @@ def _models(rows: pl.DataFrame) -> list[str]:
     return rows["model_label"].unique(maintain_order=True).sort().to_list()
 
 
-def _spaced(steps: list[int], count: int) -> list[int]:
+def _spaced(steps: list[Any], count: int) -> list[Any]:
     """At most `count` of the steps: the first, the last, and evenly between."""
     if len(steps) <= count:
         return steps

@@ -17,6 +17,7 @@ from tangentlens.geometry.interval import Interval
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.profile import BATCHES, SHAPE
 from tangentlens.runs.run import Run
+from tangentlens.studies.visibility import ANALYTIC, CORRELATION, HELD, RATIO
 
 # A log-ratio nearer to 0 than this is called 'about as much': 5%.
 CLOSE = 0.05
@@ -87,7 +88,32 @@ def _sentences(rows: pl.DataFrame) -> Iterator[str]:
     yield from _shapes(rows)
     yield from _clusters(rows)
     yield from _audits(rows)
+    yield from _visibility(rows)
     yield from _unmeasured(rows)
+
+
+def _visibility(rows: pl.DataFrame) -> Iterator[str]:
+    last = rows.filter(pl.col("metric") == RATIO, pl.col("variant").str.ends_with("alpha=1"))
+    for row in last.filter(pl.col("site") == "").iter_rows(named=True):
+        one = {found["metric"]: found for found in rows.iter_rows(named=True) if found["variant"] in ("", "alpha=1")}
+        fell = one[HELD]
+        yield (
+            f"With frequencies that fall with the distance, {_interval(row)} of the curvature of even types is "
+            f"visible, where {one[RATIO + ANALYTIC]['value']:.3g} follows from the true curvature; it fell with every "
+            f"step of alpha in {round(fell['value'] * fell['n'])} of {fell['n']} further draws."
+        )
+    at = last.filter(pl.col("site") != "", pl.col("variant").str.starts_with("corpus"))
+    if at.height:
+        less, more = (at.filter(kept)["site"].to_list() for kept in (pl.col("ci_high") < 1, pl.col("ci_low") > 1))
+        resolved = rows.filter(pl.col("metric") == "resolved")["value"].sum()
+        near = rows.filter(pl.col("metric") == CORRELATION, pl.col("variant") == "corpus")
+        yield (
+            f"Around types drawn as in the corpus, its frequencies hide curvature at {', '.join(less) or 'no site'}, "
+            f"show more of it at {', '.join(more) or 'no site'}, and make no sure difference at the other "
+            f"{at.height - len(less) - len(more)} of {at.height} sites. Frequency falls with the distance, which would "
+            f"hide it, at {near.filter(pl.col('ci_high') < 0).height} of them. The planes stand out at {resolved:.0f}: "
+            "elsewhere this is no curvature of a surface, but of patches as they are."
+        )
 
 
 def _loss(rows: pl.DataFrame) -> Iterator[str]:

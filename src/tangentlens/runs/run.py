@@ -72,6 +72,13 @@ class Run:
         manifest[section] = manifest.get(section, {}) | dict(facts)
         _write_manifest(self.path, manifest)
 
+    def claim_data(self, text: str | None, facts: Mapping[str, Any]) -> None:
+        """Put what is known of the text into the manifest; another one than before is refused."""
+        known = self.manifest.get("data", facts)
+        if any(known.get(name) != value for name, value in facts.items()):
+            raise InputError(f"{self.path} was made from another text than {text} now holds; choose another folder")
+        self.describe("data", facts)
+
     def claim_model(self, name: str, facts: Mapping[str, Any]) -> None:
         """Put what is known of a model into the manifest; one with other weights than before is refused."""
         known = self.manifest.get("models", {}).get(name, facts)

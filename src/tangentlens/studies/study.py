@@ -9,6 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from tangentlens.capture.sites import find_sites
+from tangentlens.corpora.counts import TokenCounts
 from tangentlens.corpora.text import builtin_text, read_text
 from tangentlens.corpora.tokens import MASK, TokenizedText, tokenize
 from tangentlens.errors import InputError
@@ -66,10 +67,8 @@ def run_study(study: Study, out: str | Path, progress: StudyProgress) -> Run:
         find_sites(model, study.sites)
     run = create_run(out, asdict(study))
     facts = {"sha256": tokens.sha256, "sequences": len(tokens.sequences), "vocabulary": tokens.vocabulary}
-    known = run.manifest.get("data", facts)
-    if known["sha256"] != facts["sha256"]:
-        raise InputError(f"{out} was made from another text than {study.text} now holds; choose another folder")
-    run.describe("data", facts)
+    run.claim_data(study.text, facts)
+    TokenCounts(tokens.counts).save(run)
     for kind, model in models.items():
         _train_one(study, kind, model, tokens, run, progress)
     return run

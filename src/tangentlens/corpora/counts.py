@@ -1,0 +1,132 @@
+"""How often each token type occurs: counted over a corpus, binned, tempered, and held against Zipf's law."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+
+from tangentlens.alignment.frequency import N_BINS, FrequencyBins
+from tangentlens.corpora.windows import Text
+from tangentlens.errors import InputError
+from tangentlens.runs.run import Run
+
+# Where counts are in a run directory.
+COUNTS = "token-counts"
+# An exponent of Zipf's law is looked for between these.
+_FLATTEST, _STEEPEST = 0.0, 6.0
+
+
+@dataclass(frozen=True)
+class Zipf:
+    """Frequencies as a power of the rank, p ~ rank^-exponent: the exponent, and how far the law is from the counts.
+
+    `distance` is the largest difference between the cumulative frequencies of the counts and of the law.
+    """
+
+    exponent: float
+    distance: float
+
+
+@dataclass(frozen=True, eq=False)
+class TokenCounts:
+    """Occurrences by token id."""
+
+    counts: Int[Tensor, "vocabulary"]
+
+    @classmethod
+    def of(cls, pieces: Iterable[Any], vocabulary: int) -> TokenCounts:
+        """Count pieces of token ids, one after the other: a corpus of any length.
+
+        >>> TokenCounts.of([[1, 2, 2], torch.tensor([[2, 0]])], vocabulary=4).counts.tolist()
+        [1, 1, 3, 0]
+        """
+        counts = torch.zeros(vocabulary, dtype=torch.int64)
+        for piece in pieces:
+            ids = torch.as_tensor(piece, dtype=torch.int64).flatten().cpu()
+            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+                raise InputError(
+                    f"token ids must be from 0 to {vocabulary - 1}, but {int(ids.min())} to {int(ids.max())} came; "
+                    "pass the size of the tokenizer's vocabulary"
+                )
+            counts += ids.bincount(minlength=vocabulary)
+        if not int(counts.sum()):
+            raise InputError("a corpus must hold at least one token, but holds none; pass another")
+        return cls(counts)
+
+    @classmethod
+    def of_text(cls, text: Text, encode: Callable[[str], list[int]], vocabulary: int) -> TokenCounts:
+        """Count all of a text, with any tokenizer, a piece of it at a time."""
+        return cls.of((encode(piece) for piece in text.pieces()), vocabulary)
+
+    @classmethod
+    def load(cls, run: Run) -> TokenCounts:
+        """The counts that were saved with a run."""
+        kept = run.load_tensors(COUNTS)
+        if kept is None:
+            raise InputError(f"{run.path} must hold token counts, but does not; count its corpus again")
+        return cls(kept[0]["counts"])
+
+    def save(self, run: Run) -> None:
+        """Keep them with a run, so that what was done with them can be done again."""
+        law = self.zipf()
+        run.save_tensors(COUNTS, {"counts": self.counts})
+        facts = {"tokens": int(self.counts.sum()), "types": int(self.counts.gt(0).sum())}
+        run.describe("counts", {**facts, "zipf_exponent": law.exponent, "zipf_distance": law.distance})
+
+    def bins(self, n_bins: int = N_BINS) -> FrequencyBins:
+        """Bins of equal token mass."""
+        return FrequencyBins.of(self.counts, n_bins)
+
+    def tempered(self, alpha: float) -> Float[Tensor, "vocabulary"]:
+        """Probabilities p^alpha, normed: as in the corpus for 1, all types that occur alike for 0.
+
+        >>> TokenCounts(torch.tensor([0, 1, 3])).tempered(0.0).tolist()
+        [0.0, 0.5, 0.5]
+        """
+        weights = self.counts.double().pow(alpha).where(self.counts > 0, 0.0)
+        return weights / weights.sum()
+
+    def draw_types(self, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
+        """Token ids drawn with the tempered probabilities."""
+        return self.tempered(alpha).multinomial(n, replacement=True, generator=torch.Generator().manual_seed(seed))
+
+    def draw_sequences(self, sequences: Int[Tensor, "s length"], n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
+        """Which sequences to take, so that their tokens come nearer to the tempered probabilities.
+
+        A token of probability p should come p^(alpha - 1) times as often as it does, and a sequence comes as often as
+        its tokens should on average. Whole sequences hold frequent tokens anyway, so theirs stay more frequent than
+        with tokens drawn one by one.
+        """
+        if not bool((self.counts[sequences] > 0).all()):
+            raise InputError("sequences must hold counted tokens only, but some were never counted; count them as well")
+        wanted = (self.counts.double() / self.counts.sum()).clamp_min(1e-300).pow(alpha - 1)
+        weights = wanted[sequences].mean(dim=1)
+        return weights.multinomial(n, replacement=True, generator=torch.Generator().manual_seed(seed))
+
+    def zipf(self) -> Zipf:
+        """Fit Zipf's law by maximum likelihood.
+
+        Ranks by the same counts that are fitted would make any corpus look more regular than it is, so the tokens are
+        split at random: one half gives the ranks, the other is fitted.
+        """
+        found = self.counts[self.counts > 0].double()
+        if len(found) < 2:
+            raise InputError(f"Zipf's law needs at least 2 token types, but {len(found)} came; count a longer text")
+        half = torch.binomial(found, torch.full_like(found, 0.5), generator=torch.Generator().manual_seed(0))
+        counts = (found - half)[half.argsort(descending=True, stable=True)]
+        log_rank = torch.arange(1, len(counts) + 1, dtype=torch.float64).log()
+        if not bool(counts.any()):
+            counts = found.sort(descending=True).values
+
+        def loss(exponent: float) -> float:
+            return float(exponent * (counts * log_rank).sum() / counts.sum() + (-exponent * log_rank).logsumexp(dim=0))
+
+        exponent = float(minimize_scalar(loss, bounds=(_FLATTEST, _STEEPEST), method="bounded").x)
+        law = (-exponent * log_rank).softmax(dim=0).cumsum(dim=0)
+        return Zipf(exponent, float((counts.cumsum(dim=0) / counts.sum() - law).abs().amax()))

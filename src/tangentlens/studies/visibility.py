@@ -1,0 +1,267 @@
+"""Does frequency bias hide curvature? On manifolds with a known answer, and in a model's own representations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from jaxtyping import Bool, Float, Int
+from scipy.stats import rankdata
+from torch import Tensor
+
+from tangentlens.capture.forward import activations
+from tangentlens.capture.sites import Site, find_sites
+from tangentlens.corpora.counts import TokenCounts
+from tangentlens.corpora.windows import Text, windows
+from tangentlens.errors import InputError
+from tangentlens.geometry import manifolds
+from tangentlens.geometry.curvature import LocalGeometry, local_geometry
+from tangentlens.geometry.dimension import intrinsic_dimension
+from tangentlens.geometry.interval import Interval
+from tangentlens.geometry.manifolds import Manifold
+from tangentlens.geometry.second_form import n_monomials
+from tangentlens.models.load import LoadedModel, load_model
+from tangentlens.models.small import weight_hash
+from tangentlens.runs.records import Record
+from tangentlens.runs.run import Run, create_run
+
+# From every type alike to types as they come in the corpus.
+ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+# Names in records: the visible curvature, its ratio to that of types which all count alike, and what follows theirs
+# where the truth is known.
+VISIBLE, RATIO, ANALYTIC = "visible_curvature", "visible_curvature_ratio", "_analytic"
+# How the frequency of a type goes with its distance from the anchor; and draws in which the ratio fell with alpha.
+CORRELATION, HELD = "frequency_distance_correlation", "visible_curvature_fell"
+# Rows of a synthetic manifold, further draws of it, and rows of a patch in these.
+_ROWS, _DRAWS, _DRAW_ROWS, _DRAW_PATCH = 6000, 20, 2000, 64
+# Tokens in a forward pass, and distinct rows that each coefficient of a quadratic needs to have a choice of sizes.
+_FORWARD, _ROWS_PER_MONOMIAL = 4096, 16
+
+SYNTHETIC: dict[str, Callable[[int, int], Manifold]] = {
+    "sphere": lambda n, seed: manifolds.sphere(n, 2, 20, noise=0.005, seed=seed),
+    "torus": lambda n, seed: manifolds.torus(n, 2, 20, noise=0.005, seed=seed),
+    "cylinder": lambda n, seed: manifolds.cylinder(n, 2, 20, noise=0.005, seed=seed),
+    "swiss roll": lambda n, seed: manifolds.swiss_roll(n, 20, noise=0.02, seed=seed),
+    "quadratic": lambda n, seed: manifolds.quadratic(n, 3, 20, noise=0.005, seed=seed, bend=0.5),
+}
+
+
+@dataclass(frozen=True)
+class VisibilityPlan:
+    """What to look at; without a model, the synthetic manifolds."""
+
+    model: str | None = None
+    text: str | None = None
+    sites: tuple[str, ...] = ("resid",)
+    types: int = 4096
+    length: int = 128
+    anchors: int = 128
+    dimension: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    trust_remote_code: bool = False
+
+
+# Told what is looked at, and how many of how many are done.
+VisibilityProgress = Callable[[str, int, int], None]
+
+
+def run_visibility(plan: VisibilityPlan, out: str | Path, progress: VisibilityProgress) -> Run:
+    """Measure visible curvature over the tempering exponent into the run directory `out`; goes on where it stopped."""
+    if plan.model is None:
+        run = create_run(out, {"command": "visibility", **asdict(plan)})
+        for done, name in enumerate(SYNTHETIC):
+            progress(name, done, len(SYNTHETIC))
+            if not run.has(name):
+                run.write(name, synthetic_records(name, plan.anchors, plan.seed))
+        progress("manifolds", len(SYNTHETIC), len(SYNTHETIC))
+        return run
+    loaded = load_model(plan.model, plan.device, trust_remote_code=plan.trust_remote_code)
+    return _of_model(plan, loaded, out, progress)
+
+
+def synthetic_records(name: str, n_anchors: int, seed: int) -> Iterator[Record]:
+    """Types fill a manifold evenly, and the j-th nearest to an anchor has the frequency 1/j."""
+    made = SYNTHETIC[name](_ROWS, seed)
+    found = local_geometry(made.rows, n_anchors, dimension=made.dimension, seed=seed)
+    about = Record(model=name, quantity="activation", seed=seed, n=found.k, rank=found.dimension)
+    yield _estimate(about, "rms_curvature", found.rms_curvature)
+    for alpha in ALPHAS:
+        here = replace(about, variant=_name(alpha))
+        weights = zipf_by_distance(found.k, alpha).expand(len(found.anchors), -1)
+        yield _estimate(here, VISIBLE, found.visible(weights))
+        yield _estimate(here, RATIO, found.visible_ratio(weights))
+        yield replace(here, metric=VISIBLE + ANALYTIC, value=analytic(made, found, alpha))
+        yield replace(here, metric=RATIO + ANALYTIC, value=analytic(made, found, alpha) / analytic(made, found, 0))
+    fell = sum(_falls(SYNTHETIC[name](_DRAW_ROWS, seed + draw), seed) for draw in range(1, _DRAWS + 1))
+    yield replace(about, metric=HELD, value=fell / _DRAWS, n=_DRAWS)
+
+
+def zipf_by_distance(k: int, alpha: float) -> Float[Tensor, "k"]:
+    """Weights p^alpha of types from near to far, with p falling as 1/rank."""
+    return torch.arange(1, k + 1, dtype=torch.float64).pow(-alpha)
+
+
+def analytic(made: Manifold, found: LocalGeometry, alpha: float) -> float:
+    """The visible curvature of the true form, with types spread evenly over each patch.
+
+    In a ball of dimension m and radius r the j-th of k nearest is at r ((j - 1/2) / k)^(1/m), in any direction.
+    """
+    weights = zipf_by_distance(found.k, alpha)
+    place = (torch.arange(found.k, dtype=torch.float64) + 0.5) / found.k
+    second, fourth = ((weights * place ** (power / found.dimension)).sum() for power in (2, 4))
+    radius = found.coordinates[:, -1].double().norm(dim=1)
+    bent = (made.curvature[found.anchors].square() * radius**4).sum() / 4
+    return float(bent * fourth / (radius.square().sum() * second))
+
+
+def _falls(made: Manifold, seed: int) -> bool:
+    """Whether the visible curvature of one draw falls with alpha, all the way."""
+    found = local_geometry(made.rows, 64, k=_DRAW_PATCH, dimension=made.dimension, seed=seed)
+    seen = [found.visible(zipf_by_distance(found.k, alpha).expand(64, -1)).value for alpha in ALPHAS]
+    return all(later < earlier for earlier, later in pairwise(seen))
+
+
+def _of_model(plan: VisibilityPlan, loaded: LoadedModel, out: str | Path, progress: VisibilityProgress) -> Run:
+    text = Text(None if plan.text is None else Path(plan.text))
+    sites = find_sites(loaded.model, plan.sites)
+    run = create_run(out, {"command": "visibility", **asdict(plan)})
+    run.claim_model(loaded.name, {"weights_sha256": weight_hash(loaded.model, loaded.not_loaded)})
+    run.claim_data(plan.text, {"fingerprint": text.fingerprint, "bytes": text.size})
+    progress(f"{loaded.name}: counting", 0, len(sites))
+    counts = TokenCounts.of_text(text, loaded.encode, loaded.vocabulary)
+    counts.save(run)
+    progress(f"{loaded.name}: activations", 0, len(sites))
+    types, rows = one_per_type(plan, loaded, sites, text, counts)
+    for done, site in enumerate(sites):
+        progress(f"{loaded.name}: {site.name}", done, len(sites))
+        part = f"{loaded.name}-{site.name}"
+        if not run.has(part):
+            about = Record(
+                model=loaded.name, revision=loaded.revision, quantity="activation", seed=plan.seed, site=site.name
+            )
+            frequency = counts.counts[types].double()
+            try:
+                run.write(part, list(site_records(replace(about, depth=site.depth), rows[site.name], frequency, plan)))
+            except InputError as error:
+                raise InputError(f"{loaded.name} at {site.name}: {error}") from error
+    progress(loaded.name, len(sites), len(sites))
+    return run
+
+
+def one_per_type(
+    plan: VisibilityPlan, loaded: LoadedModel, sites: list[Site], text: Text, counts: TokenCounts
+) -> tuple[Int[Tensor, "t"], dict[str, Float[Tensor, "t d"]]]:
+    """The activations of one occurrence of each type, drawn at random, at all sites; and which types those are.
+
+    One and not the mean of all: the mean of few occurrences is noisier than that of many, and rare types would lie
+    further out for that reason alone.
+    """
+    special = torch.tensor(sorted(loaded.special_ids), dtype=torch.int64)
+    before, after = (torch.tensor(ids, dtype=torch.int64) for ids in loaded.specials)
+    wanted = counts.counts > 0
+    wanted[special[special < len(wanted)]] = False
+    found: list[Tensor] = []
+    rows: dict[str, list[Tensor]] = {site.name: [] for site in sites}
+    length = min(plan.length, loaded.longest - len(before) - len(after))
+
+    def keep(site: Site, piece: Tensor) -> None:
+        rows[site.name].append(piece)
+
+    batch: list[Tensor] = []
+    n_types = min(plan.types, int(wanted.sum()))
+    for window in windows(text, loaded.encode, length, plan.seed):
+        if sum(map(len, found)) >= n_types:
+            break
+        # A window without a new type is not worth a pass.
+        if bool(wanted[window].any()):
+            batch.append(window)
+        if len(batch) * length >= _FORWARD:
+            found.append(_forward(torch.stack(batch), wanted, loaded, sites, before, after, keep))
+            batch = []
+    if batch and sum(map(len, found)) < n_types:
+        found.append(_forward(torch.stack(batch), wanted, loaded, sites, before, after, keep))
+    if not found:
+        raise InputError(f"the text must hold at least one window of {length} tokens, but holds none; use a longer one")
+    return torch.cat(found)[:n_types], {name: torch.cat(pieces)[:n_types] for name, pieces in rows.items()}
+
+
+def _forward(
+    some: Int[Tensor, "w length"],
+    wanted: Bool[Tensor, "vocabulary"],
+    loaded: LoadedModel,
+    sites: list[Site],
+    before: Int[Tensor, "b"],
+    after: Int[Tensor, "c"],
+    see: Callable[[Site, Tensor], None],
+) -> Int[Tensor, "t"]:
+    """Run the windows, let `see` have the first occurrence of each wanted type, and want it no more."""
+    whole = torch.cat([before.expand(len(some), -1), some, after.expand(len(some), -1)], dim=1)
+    inside = torch.zeros(whole.shape, dtype=torch.bool)
+    inside[:, len(before) : len(before) + some.shape[1]] = True
+    places = (inside & wanted[whole]).flatten().nonzero()[:, 0]
+    types = whole.flatten()[places]
+    _, group = types.unique(return_inverse=True)
+    order = torch.arange(len(types))
+    first = order.new_full((int(group.max()) + 1,), len(types)).scatter_reduce(0, group, order, "amin").sort().values
+    keep = torch.zeros(whole.numel(), dtype=torch.bool)
+    keep[places[first]] = True
+    device = next(loaded.model.parameters()).device
+    activations(loaded.model, sites, whole.to(device), keep.view_as(whole).to(device), see)
+    wanted[types[first]] = False
+    return types[first]
+
+
+def site_records(
+    about: Record, rows: Float[Tensor, "t d"], frequency: Float[Tensor, "t"], plan: VisibilityPlan
+) -> Iterator[Record]:
+    """At one site: visible curvature over alpha, whether frequency falls with distance, and curvature fitted anew."""
+    intrinsic = intrinsic_dimension(rows).value
+    supported = max(m for m in range(1, 64) if m == 1 or _ROWS_PER_MONOMIAL * n_monomials(m) <= len(rows))
+    m = plan.dimension or max(1, min(round(intrinsic), supported))
+    make = torch.Generator().manual_seed(plan.seed)
+    drawn = frequency.multinomial(min(plan.anchors, len(rows)), generator=make)
+    found = local_geometry(rows, anchors=drawn, dimension=m)
+    same_size = partial(local_geometry, rows, k=found.k, dimension=m)
+    about = replace(about, n=found.k, rank=m)
+    yield replace(about, metric="intrinsic_dimension", value=intrinsic)
+    yield replace(about, metric="resolved", value=float(found.resolved))
+    yield replace(about, metric="tangent_gap", value=next(scale.gap for scale in found.scales if scale.k == found.k))
+    yield _estimate(about, "normal_share", found.normal_share)
+    for centres, there in (("corpus", found), ("types", same_size(n_anchors=plan.anchors, seed=plan.seed))):
+        yield _estimate(replace(about, variant=centres), CORRELATION, there.mean(_rank_correlations(there, frequency)))
+        for alpha in ALPHAS:
+            here = replace(about, variant=f"{centres} {_name(alpha)}")
+            weights = frequency.to(rows.device).pow(alpha)[there.neighbours]
+            yield _estimate(here, VISIBLE, there.visible(weights))
+            yield _estimate(here, RATIO, there.visible_ratio(weights))
+    for alpha in ALPHAS:
+        here = replace(about, variant=f"corpus {_name(alpha)}")
+        try:
+            yield _estimate(here, "rms_curvature", same_size(anchors=drawn, weights=frequency.pow(alpha)).rms_curvature)
+        except InputError as error:
+            # Weights as uneven as a corpus may leave too few types of a patch to fit anything.
+            yield replace(here, metric="unmeasured", variant=f"{here.variant}: {error}", value=1.0)
+
+
+def _rank_correlations(found: LocalGeometry, frequency: Float[Tensor, "t"]) -> Float[Tensor, "a"]:
+    """Spearman's correlation between a type's frequency and its distance from the anchor, in each patch."""
+    near = frequency[found.neighbours.cpu()].numpy()
+    ranks = torch.from_numpy(rankdata(near, axis=1))
+    # Neighbours come from near to far.
+    place = torch.arange(near.shape[1], dtype=torch.float64).expand_as(ranks)
+    both = torch.stack([ranks - ranks.mean(dim=1, keepdim=True), place - place.mean(dim=1, keepdim=True)])
+    both = both / both.norm(dim=2, keepdim=True).clamp_min(1e-300)
+    return (both[0] * both[1]).sum(dim=1)
+
+
+def _name(alpha: float) -> str:
+    return f"alpha={alpha:g}"
+
+
+def _estimate(about: Record, metric: str, interval: Interval) -> Record:
+    return replace(about, metric=metric, **interval.columns())

@@ -1,0 +1,134 @@
+import polars as pl
+import pytest
+import torch
+
+from tangentlens import InputError, local_geometry, manifolds
+from tangentlens.capture.sites import find_sites
+from tangentlens.corpora.counts import TokenCounts
+from tangentlens.corpora.windows import Text
+from tangentlens.models.load import load_model
+from tangentlens.runs.records import KEY, Record, as_frame
+from tangentlens.studies.visibility import (
+    ALPHAS,
+    ANALYTIC,
+    CORRELATION,
+    HELD,
+    RATIO,
+    SYNTHETIC,
+    VISIBLE,
+    VisibilityPlan,
+    analytic,
+    one_per_type,
+    run_visibility,
+    site_records,
+)
+from tiny import save_tiny
+
+SMALL = {"types": 300, "length": 16, "anchors": 32, "sites": ("resid.1", "resid.2")}
+
+
+def quiet(*_):
+    pass
+
+
+@pytest.fixture(scope="module")
+def synthetic(tmp_path_factory):
+    return run_visibility(VisibilityPlan(anchors=96), tmp_path_factory.mktemp("visibility") / "run", quiet)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return str(save_tiny(tmp_path_factory.mktemp("visibility") / "tiny", specials=True))
+
+
+def over_alpha(run, metric, name):
+    found = run.records.filter(metric=metric, model=name).sort("variant")
+    assert found["variant"].to_list() == [f"alpha={alpha:g}" for alpha in ALPHAS]
+    return found
+
+
+@pytest.mark.parametrize("name", SYNTHETIC)
+def test_the_visible_curvature_of_manifolds_is_the_analytic_one_and_falls(name, synthetic):
+    for metric, tolerance in ((VISIBLE, 0.2), (RATIO, 0.05)):
+        found, law = (over_alpha(synthetic, kind, name) for kind in (metric, metric + ANALYTIC))
+        assert found["value"].to_list() == pytest.approx(law["value"].to_list(), rel=tolerance)
+    ratio = over_alpha(synthetic, RATIO, name)
+    assert ratio["value"].diff().drop_nulls().max() < 0
+    assert ratio["ci_high"][-1] < 1
+    held = synthetic.records.filter(metric=HELD, model=name)
+    assert held.select("value", "n").rows() == [(1.0, 20)]
+
+
+def test_the_analytic_curve_is_the_definition_on_a_fine_patch():
+    """Types on a grid of directions at the radii of the formula, with the true form of a sphere."""
+    made = manifolds.sphere(4000, 2, 6)
+    found = local_geometry(made.rows, n_anchors=16, k=200, dimension=2)
+    place = (torch.arange(200).double() + 0.5) / 200
+    for alpha in ALPHAS:
+        weights = torch.arange(1, 201).double() ** -alpha
+        bent = spread = 0.0
+        for radius in found.coordinates[:, -1].norm(dim=1):
+            for weight, rho in zip(weights, radius * place.sqrt(), strict=True):
+                # II(u, u) = |u|^2 outward on the unit sphere.
+                bent += float(weight * (rho**2 / 2) ** 2)
+                spread += float(weight * rho**2)
+        assert analytic(made, found, alpha) == pytest.approx(bent / spread)
+
+
+def test_a_model_is_looked_at_one_occurrence_a_type(model):
+    loaded, text = load_model(model), Text()
+    sites = find_sites(loaded.model, ["resid.1"])
+    counts = TokenCounts.of_text(text, loaded.encode, loaded.vocabulary)
+    types, rows = one_per_type(VisibilityPlan(model, **SMALL), loaded, sites, text, counts)
+    assert len(types) == len(types.unique()) == len(rows["resid.1"])
+    assert not set(types.tolist()) & loaded.special_ids
+    assert len(types) > 200
+    embedded = one_per_type(VisibilityPlan(model, **SMALL), loaded, find_sites(loaded.model, ["embed"]), text, counts)
+    torch.testing.assert_close(embedded[1]["embed"], loaded.model.get_input_embeddings().weight[embedded[0]].detach())
+
+
+def test_a_model_has_the_curve_at_every_site_and_goes_on_where_it_stopped(model, tmp_path):
+    plan = VisibilityPlan(model, dimension=2, **SMALL)
+    whole = run_visibility(plan, tmp_path / "whole", quiet)
+
+    def stop(doing, done, total):
+        if done == 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_visibility(plan, tmp_path / "stopped", stop)
+    again = run_visibility(plan, tmp_path / "stopped", quiet)
+    expected, found = (run.records.drop("run").sort(KEY) for run in (whole, again))
+    assert found.equals(expected)
+    assert not found.select(KEY).is_duplicated().any()
+    for site in plan.sites:
+        for centres in ("corpus", "types"):
+            ratio = found.filter(pl.col("variant").str.starts_with(f"{centres} alpha"), metric=RATIO, site=site)
+            assert ratio.height == len(ALPHAS)
+            assert ratio.filter(pl.col("variant").str.ends_with("=0"))["value"].item() == pytest.approx(1)
+    assert found.filter(metric=CORRELATION)["value"].is_between(-1, 1).all()
+    assert whole.manifest["counts"]["types"] > 200
+    assert TokenCounts.load(whole).counts.sum() == whole.manifest["counts"]["tokens"]
+
+
+def test_frequency_that_falls_around_one_place_falls_with_the_distance_and_dealt_out_it_does_not():
+    made = manifolds.quadratic(3000, 2, 8, seed=1)
+    far = (made.rows - made.rows[made.curvature.argmax()]).norm(dim=1).argsort().argsort().double() + 1
+    dealt = torch.randperm(3000, generator=torch.Generator().manual_seed(0))
+    found = []
+    for frequency in (1e6 / far, 1e6 / far[dealt]):
+        plan = VisibilityPlan(dimension=2, anchors=200)
+        records = as_frame("run", site_records(Record(model="bowl", site="resid.0"), made.rows, frequency, plan))
+        found.append(records.filter(metric=CORRELATION, variant="corpus").row(0, named=True))
+    assert found[0]["ci_high"] < 0
+    assert found[1]["ci_low"] < 0 < found[1]["ci_high"]
+
+
+def test_what_cannot_be_looked_at_is_refused(model, tmp_path):
+    (tmp_path / "short.txt").write_text("a few words")
+    with pytest.raises(InputError, match="at least one window of 16 tokens"):
+        run_visibility(VisibilityPlan(model, text=str(tmp_path / "short.txt"), **SMALL), tmp_path / "run", quiet)
+    with pytest.raises(
+        InputError, match=r"tiny at resid.1: curvature in dimension 12 needs at least 364 distinct rows"
+    ):
+        run_visibility(VisibilityPlan(model, dimension=12, **SMALL), tmp_path / "other", quiet)
