@@ -73,7 +73,7 @@ def test_every_check_is_done_and_its_numbers_say_what_they_are_over():
     found = audit(rows, gradients, sequences, rank=4, others={"noise": (rows, noise(rows), sequences)})
     assert [check.name for check in found.checks] == [*CHECKS, "against noise"]
     assert not [check.name for check in found.checks if check.found.startswith("not done")]
-    assert set(found.table["ci_over"]) == {"sequences", "seeds", "resampled sequences"}
+    assert set(found.table["ci_over"]) == {"sequences", "seeds", "resampled sequences", "anchors"}
     assert (found.table["ci_low"] <= found.table["value"] + 1e-9).all()
     assert (found.table["value"] <= found.table["ci_high"] + 1e-9).all()
     page = repr(found)
@@ -194,5 +194,23 @@ def test_scale_changes_nothing(scale):
     plain = audit(rows.float(), noise(rows).float(), sequences, rank=4)
     scaled = audit((rows * scale).float(), (noise(rows) * scale).float(), sequences, rank=4)
     assert plain.says == scaled.says
-    for a, b in zip(plain.table["value"], scaled.table["value"], strict=True):
+    # A curvature is one over a length.
+    length = plain.table["quantity"].str.starts_with("curvature").to_list()
+    values = zip(plain.table["value"], scaled.table["value"], length, strict=True)
+    for a, b in ((a, b * scale if is_length else b) for a, b, is_length in values):
         assert a == pytest.approx(b, rel=1e-3, abs=1e-3)
+
+
+def test_curvature_along_the_proxy_is_that_of_its_own_directions():
+    """A long cylinder: most of its variance, and so the proxy, lies along the axis, where it does not bend."""
+    make = torch.Generator().manual_seed(0)
+    angle = 2 * torch.pi * torch.rand(4000, 1, generator=make)
+    axis = 12 * torch.rand(4000, 1, generator=make)
+    rows = torch.cat([angle.cos(), angle.sin(), axis, torch.zeros(4000, 9)], dim=1)
+    rows = rows + 0.01 * torch.randn(4000, 12, generator=make)
+    found = audit(rows, torch.randn(4000, 12, generator=make), torch.arange(4000) // 20, rank=1, dimension=2)
+    check = next(check for check in found.checks if check.name == "curvature")
+    assert check.estimates["curvature along the proxy"].value < 0.15
+    assert check.estimates["curvature"].value == pytest.approx((3 / 8) ** 0.5, rel=0.1)
+    assert check.means == "along the proxy the activations bend less than along random directions"
+    assert check.estimates["ratio to pca"].low <= 1 <= check.estimates["ratio to pca"].high

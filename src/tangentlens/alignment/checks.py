@@ -18,15 +18,20 @@ from tangentlens.alignment.share import replicate_shares
 from tangentlens.alignment.tangent_result import PROXY, Cell, compare
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.errors import InputError
+from tangentlens.geometry.curvature import local_geometry
 from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.charts import charts
 from tangentlens.proxies.pca import pca
+from tangentlens.proxies.random import random
 from tangentlens.proxies.semi_nmf import SemiNMF, semi_nmf
+from tangentlens.proxies.tail import tail
 
 N_CHARTS = 12
 # Planes of other places that an anchor's gradient is held against, and refits of the proxy.
 N_SWAPS, N_REFITS = 8, 5
+# Patches whose curvature is looked at.
+N_CURVED = 128
 # Planes that overlap more than this are one plane for the purpose of swapping them.
 SAME_PLANE = 0.9
 # The word that sums up an audit is held to more than the 95% of its numbers, and takes more than a tenth of chance.
@@ -54,17 +59,17 @@ def in_tangent_planes(on: Audited) -> Check:
         overlaps.append((planes.transpose(1, 2) @ other).square().sum(dim=(1, 2)) / planes.shape[2])
     swapped, alike = torch.stack(others).mean(dim=0), float(torch.stack(overlaps).mean())
     means, n = on.anchor_means(torch.stack([own, swapped], dim=1))
-    random = _random_planes(planes, gradients)
+    turned = _random_planes(planes, gradients)
     share = bootstrap_interval(log_odds(means[:, 0]), n).from_log_odds()
-    ratios = log_share(means[:, 0]) - math.log(random.mean), log_share(means[:, 0]) - log_share(means[:, 1])
+    ratios = log_share(means[:, 0]) - math.log(turned.mean), log_share(means[:, 0]) - log_share(means[:, 1])
     to_chance, to_swapped = (bootstrap_interval(ratio, n) for ratio in ratios)
-    p_value = random.p_value(share.value)
+    p_value = turned.p_value(share.value)
     sure, sure_of_place = (bootstrap_interval(ratio, n, LEVEL) for ratio in ratios)
     says = _judge(sure, sure_of_place, to_chance, p_value, alike)
     return Check(
         "local tangents",
         f"{share} of a gradient's energy lies in the tangent plane of its place (dimension {planes.shape[2]}, chance "
-        f"{random.mean:.3g}): {to_chance.exp()} times chance (p = {p_value:.2g} for planes turned at random), "
+        f"{turned.mean:.3g}): {to_chance.exp()} times chance (p = {p_value:.2g} for planes turned at random), "
         f"{to_swapped.exp()} times the planes of other places, which overlap with it by {alike:.2f} ({len(planes)} "
         "anchors)",
         f"the gradients are {VERDICTS[says]}",
@@ -111,6 +116,32 @@ def proxy_and_tangents(on: Audited) -> Check:
         f"principal angles {float(angles[:, 0].median()):.0f} to {float(angles[:, -1].median()):.0f} degrees",
         f"the proxy is closer to {closer}" if closer else "the proxy is as close to normals as to tangents",
         {"tangents in the proxy": tangent, "normals in the proxy": normal, "log_ratio": ratio},
+    )
+
+
+def curvature_along_the_proxy(on: Audited) -> Check:
+    """How much the activations bend along the proxy, beside directions of high and of low variance, and random ones."""
+    rank = on.proxy.rank
+    found = local_geometry(on.fit.activations, N_CURVED, dimension=on.plane_dimension, seed=on.seed)
+    controls = {
+        "random": random(on.proxy.dim, rank, on.seed),
+        "pca": pca(on.principal, rank),
+        "tail": tail(on.principal, rank),
+    }
+    ratios = {name: found.along_ratio(on.proxy, control) for name, control in controls.items()}
+    to_random = ratios["random"]
+    word = "less than" if to_random.high < 1 else "more than" if to_random.low > 1 else "no less and no more than"
+    return Check(
+        "curvature",
+        f"along what is tangent of the proxy the activations bend by {found.along(on.proxy)} (all directions "
+        f"{found.rms_curvature}, dimension {found.dimension}, patches of {found.k} tokens, radius {found.radius:.3g}): "
+        + "; ".join(f"{ratio} times {name}" for name, ratio in ratios.items()),
+        f"along the proxy the activations bend {word} along random directions"
+        + (
+            "" if found.resolved else "; but tangent planes do not stand out here, so this is about patches as they are"
+        ),
+        {"curvature along the proxy": found.along(on.proxy), "curvature": found.rms_curvature}
+        | {f"ratio to {name}": ratio for name, ratio in ratios.items()},
     )
 
 
@@ -291,6 +322,7 @@ def _ratio(one: Float[Tensor, "replicates orders"], other: Float[Tensor, "replic
 CHECKS: dict[str, Callable[[Audited], Check]] = {
     "local tangents": in_tangent_planes,
     "proxy and tangents": proxy_and_tangents,
+    "curvature": curvature_along_the_proxy,
     "charts": own_and_swapped_charts,
     "controls": against_controls,
     "stability": stability,

@@ -123,9 +123,16 @@ class LocalGeometry:
 
     def along(self, directions: Subspace) -> Interval:
         """Root mean square curvature along what of `directions` is tangent, and over anchors."""
-        inside = torch.einsum("ndm,dr->nmr", self.tangents.double(), directions.basis.double())
-        within = inside @ inside.transpose(1, 2)
-        return _root(_mean_interval(self.forms.mean_square(within), self.groups), self.least)
+        return _root(_mean_interval(self._squares_along(directions), self.groups), self.least)
+
+    def along_ratio(self, one: Subspace, other: Subspace) -> Interval:
+        """The curvature along some directions over that along others."""
+        squares = _ratio(self._squares_along(one), self._squares_along(other), self.groups)
+        return _root(squares, least=0.0)
+
+    def _squares_along(self, directions: Subspace) -> Float[Tensor, "a"]:
+        inside = torch.einsum("ndm,dr->nmr", self.tangents.double(), directions.basis.to(self.tangents).double())
+        return self.forms.mean_square(inside @ inside.transpose(1, 2))
 
 
 def local_geometry(
