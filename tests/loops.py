@@ -6,7 +6,8 @@ import torch
 from tangentlens import Lens, open_run
 from tiny import tiny_model
 
-SETTINGS = {"sites": ["resid", "mlp.1"], "rank": 4, "every": 2, "counts": torch.arange(64)}
+MATRICES = ["embed", "model.layers.1.mlp.down_proj"]
+SETTINGS = {"sites": ["resid", "mlp.1"], "rank": 4, "every": 2, "counts": torch.arange(64), "updates": MATRICES}
 STEPS, BATCH, LENGTH = 5, 8, 12
 
 

@@ -24,6 +24,7 @@ ROOMS = [
     "schedule",
     "alarms",
     "settings",
+    "update_measures",
     "lens",
     "integrations",
     "profile",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from tangentlens.errors import InputError
@@ -45,3 +45,21 @@ class Alarm:
         if value < self.falls_to * self.highest:
             return f"{self.scalar} is {value:.3g}, below {self.falls_to:g} of the {self.highest:.3g} it has been at"
         return None
+
+
+def ring(
+    alarms: Iterable[Alarm], scalars: Mapping[str, float], before: Mapping[str, float]
+) -> tuple[dict[str, float], list[str]]:
+    """Which alarms last, as `alarm/scalar` of 1 or 0, and what there is to say of those that begin.
+
+    No measurement is no all-clear: without scalars, what was told `before` stands.
+    """
+    told: dict[str, float] = {}
+    begun = []
+    for alarm in alarms:
+        name = f"alarm/{alarm.scalar}"
+        message = alarm.message(scalars) if scalars else None
+        told[name] = float(message is not None) if scalars else before.get(name, 0.0)
+        if message is not None and not before.get(name):
+            begun.append(message)
+    return told, begun

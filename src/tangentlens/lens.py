@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tangentlens.alarms import Alarm
+from tangentlens.alarms import Alarm, ring
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.capture.batch import Objective, count_tokens, named_arguments, objective_of
 from tangentlens.capture.hooks import Capture
@@ -29,11 +29,13 @@ from tangentlens.capture.ranks import (
 )
 from tangentlens.capture.sites import check_visible, find_sites
 from tangentlens.capture.stream import MomentStream
+from tangentlens.capture.updates import find_matrices
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.measures import (
     MEAN_SITE,
     SiteMeasures,
+    bases,
     mean_records,
     measure_site,
     scalars,
@@ -45,6 +47,7 @@ from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, check_same, create_run
 from tangentlens.schedule import Schedule, as_schedule, is_due
 from tangentlens.settings import check_whole, check_words, token_ids
+from tangentlens.update_measures import UpdateMeasures
 
 
 class Lens:
@@ -73,6 +76,8 @@ class Lens:
             they are measured and written with the next due step.
         loss_scale: Tells by what the loss is multiplied in mixed precision, as `scaler.get_scale` does.
         log_sites: Sites whose own values are in `scalars` too, beside the means over sites; as `sites`.
+        updates: Matrices whose gradients and actual updates are held against proxies of the activations on their sides:
+            `embed`, or modules with a weight, by path or glob.
         alarms: What to warn of. A warning comes when it begins; it is in `scalars` and in the records while it lasts.
 
     Attributes:
@@ -98,6 +103,7 @@ class Lens:
         moments_every: int | None = None,
         loss_scale: Callable[[], float] | None = None,
         log_sites: str | Sequence[str] = (),
+        updates: str | Sequence[str] = (),
         alarms: Sequence[Alarm] = (),
         seed: int = 0,
         step: int = 0,
@@ -108,7 +114,9 @@ class Lens:
         check_words(objective, alarms, loss_scale)
         self.model = model
         self.sites = find_sites(model, sites)
-        check_visible(model, self.sites)
+        self._updates = UpdateMeasures(find_matrices(model, updates) if updates else [], loss_scale)
+        self._watched = [*self.sites, *self._updates.sites]
+        check_visible(model, self._watched)
         self.rank = int(rank)
         self.every = as_schedule(every)
         self.name = name
@@ -161,6 +169,7 @@ class Lens:
             "exclude": list(self.exclude),
             "max_tokens": self.max_tokens,
             "moments_every": self.moments_every,
+            "updates": {matrix.name: matrix.place for matrix in self._updates.matrices},
             "bins": None if self.bins is None else hashlib.sha256(str(self.bins.bin_of.tolist()).encode()).hexdigest(),
         }
         known = run.manifest.get("lenses", {}).get(self.name)
@@ -253,7 +262,7 @@ class Lens:
 
         In a distributed training all ranks must ask; what the first one gets is of all of them, and is for all of them.
         """
-        earlier = {site.name: gathered(self._fit_on.get(site.name), device_of(self.model)) for site in self.sites}
+        earlier = {site.name: gathered(self._fit_on.get(site.name), device_of(self.model)) for site in self._watched}
         state = {f"fit_on/{site}": rows for site, rows in earlier.items() if rows is not None}
         for site, proxies in self._proxies.items():
             state |= {f"proxy/{site}/{name}": q.basis for name, q in proxies.items()}
@@ -288,13 +297,15 @@ class Lens:
         # A due step is measured, the one before fits its proxy, and the first shows whether gradients come at all.
         if self.due() or is_due(self.every, self.current + 1) or self._is_first_step:
             self._capture = Capture(
-                self.model, self.sites, self.exclude, self.objective, room, self.loss_scale
+                self.model, self._watched, self.exclude, self.objective, room, self.loss_scale
             ).__enter__()
+        if self.due():
+            self._updates.__enter__()
         if self.moments_every is not None and self.current % self.moments_every == 0:
             self._stream.__enter__()
 
     def _disarm(self) -> None:
-        for watching in (self._capture, self._stream):
+        for watching in (self._capture, self._stream, self._updates):
             if watching is not None:
                 watching.__exit__(None, None, None)
         self._capture = None
@@ -343,6 +354,10 @@ class Lens:
             for site in self.sites
             if site.name in troubles
         ]
+        # Of the sites that are left, those beside matrices.
+        fresh = capture.activations()
+        records += self._updates.records(about, capture, self._earlier, self.rank, self.bins, self.seed)
+        self._fit_on |= fresh
         self._stream.forget()
         self._proxies = {name: dict(found.test.subspaces) for name, found in measured.items()}
         if not is_due(self.every, self.current + 1):
@@ -362,17 +377,11 @@ class Lens:
     def _tell(self, measured: Mapping[str, SiteMeasures]) -> None:
         """Put the step into `scalars`, and warn of what there is to warn of."""
         chosen = {name: found for name, found in measured.items() if name in self.log_sites}
-        before, self.scalars = self.scalars, scalars(measured) | scalars_by_site(chosen)
-        for alarm in self.alarms:
-            name = f"alarm/{alarm.scalar}"
-            if not measured:
-                # No measurement is no all-clear.
-                self.scalars[name] = before.get(name, 0.0)
-                continue
-            message = alarm.message(self.scalars)
-            self.scalars[name] = float(message is not None)
-            if message is not None and not before.get(name):
-                warnings.warn(f"step {self.current} of {self.name}: {message}", stacklevel=5)
+        found = scalars(measured)
+        lasting, messages = ring(self.alarms, found, self.scalars)
+        self.scalars = found | scalars_by_site(chosen) | lasting
+        for message in messages:
+            warnings.warn(f"step {self.current} of {self.name}: {message}", stacklevel=5)
 
     def _earlier(self, site: str) -> Tensor | None:
         """Activations of the step before, of all ranks; None if there was none, or if it was not finite."""
@@ -382,13 +391,5 @@ class Lens:
     def _write(self, records: list[Record], measured: Mapping[str, SiteMeasures]) -> None:
         part = f"{self.name}-step-{self.current:08d}"
         if measured:
-            self.run.save_tensors(part, _bases(measured))
+            self.run.save_tensors(part, bases(measured))
         self.run.write(part, records)
-
-
-def _bases(measured: Mapping[str, SiteMeasures]) -> dict[str, Tensor]:
-    return {
-        f"{site}/{name}": subspace.basis.float().cpu()
-        for site, found in measured.items()
-        for name, subspace in found.test.subspaces.items()
-    }

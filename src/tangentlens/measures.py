@@ -138,6 +138,15 @@ def measure_site(
     )
 
 
+def bases(measured: Mapping[str, SiteMeasures]) -> dict[str, Tensor]:
+    """The fitted subspaces of all sites, by `site/name`."""
+    return {
+        f"{site}/{name}": subspace.basis.float().cpu()
+        for site, found in measured.items()
+        for name, subspace in found.test.subspaces.items()
+    }
+
+
 def site_records(about: Record, found: SiteMeasures) -> Iterator[Record]:
     """The measures of a site as records like `about`."""
     activation = replace(about, quantity="activation", n=found.n)
