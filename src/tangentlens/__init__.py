@@ -6,6 +6,7 @@ from tangentlens.alignment.chance import chance
 from tangentlens.alignment.corrections import benjamini_hochberg, holm
 from tangentlens.alignment.share import share
 from tangentlens.alignment.tangent_test import tangent_test
+from tangentlens.corpora.counts import TokenCounts
 from tangentlens.errors import InputError
 from tangentlens.geometry import manifolds
 from tangentlens.geometry.alpha_req import alpha_req
@@ -38,6 +39,7 @@ __all__ = [
     "Moments",
     "SemiNMF",
     "Subspace",
+    "TokenCounts",
     "alpha_req",
     "anisotropy",
     "audit",

@@ -47,6 +47,8 @@ INTERRUPTED = 130
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")]
+TextFile = Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")]
+Length = Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed, same numbers.")]
 Device = Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")]
 TrustRemoteCode = Annotated[
@@ -94,7 +96,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Run directory; an unfinished run there is gone on with.")] = Path(
         "runs/demo"
     ),
-    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")] = None,
+    text: TextFile = None,
     sites: Sites = "resid",
     rank: Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")] = DEMO.rank,
     steps: Annotated[int, typer.Option(min=2, help="Training steps of each model.")] = DEMO.steps,
@@ -124,7 +126,7 @@ def demo(
 @app.command(epilog="Example: tangentlens profile EleutherAI/pythia-70m@step1000 google-bert/bert-base-uncased")
 def profile(
     models: Annotated[list[str], typer.Argument(help="Directories, hub ids or id@revision; drawn together.")],
-    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")] = None,
+    text: TextFile = None,
     sites: Sites = "resid",
     out: Annotated[
         Path | None,
@@ -134,7 +136,7 @@ def profile(
         int, typer.Option(min=2, help="Batches of token vectors; means and deviations are over them.")
     ] = 5,
     batch_tokens: Annotated[int, typer.Option(min=64, help="Shuffled token vectors in a batch.")] = 4096,
-    length: Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")] = 128,
+    length: Length = 128,
     seed: Seed = 0,
     device: Device = "cpu",
     dtype: Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16.")] = "float32",
@@ -222,13 +224,13 @@ def visibility(
     model: Annotated[
         str | None, typer.Argument(help="A directory, a hub id or id@revision; without one, synthetic manifolds.")
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")] = None,
+    text: TextFile = None,
     sites: Sites = "resid",
     out: Annotated[
         Path | None, typer.Option(help="Run directory; runs/visibility or runs/visibility-MODEL by default.")
     ] = None,
     types: Annotated[int, typer.Option(min=64, help="Token types to look at, at most.")] = 4096,
-    length: Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")] = 128,
+    length: Length = 128,
     anchors: Annotated[int, typer.Option(min=8, help="Patches to look at.")] = 128,
     dimension: Annotated[
         int | None, typer.Option(min=1, help="Of the tangent planes; by default the intrinsic one, if types suffice.")

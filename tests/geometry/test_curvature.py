@@ -70,6 +70,16 @@ def test_the_curvatures_of_a_sphere_a_cylinder_and_a_torus():
         assert found.noise == pytest.approx(0.01, rel=0.1)
 
 
+def test_tangents_and_normals_are_the_whole_space():
+    made = manifolds.sphere(1000, 2, 6)
+    found = local_geometry(made.rows, n_anchors=16, k=40, dimension=2)
+    normals = found.normal_space(3)
+    assert normals.rank == 4
+    outward = made.rows[found.anchors[3]]
+    assert float((normals.basis.T @ outward).norm()) == pytest.approx(1, abs=1e-3)
+    assert float((normals.basis.T @ found.tangents[3]).abs().max()) < 1e-9
+
+
 def test_curvature_along_directions_is_that_of_what_is_tangent_of_them():
     made = manifolds.cylinder(6000, 2, 12, noise=0.002)
     found = local_geometry(made.rows, dimension=2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -117,6 +117,10 @@ class LocalGeometry:
 
         return _interval(ratio, self.groups)
 
+    def normal_space(self, anchor: int) -> Subspace:
+        """All directions that are orthogonal to the tangent plane of an anchor, by its place among the anchors."""
+        return Subspace(self.tangents[anchor].double()).complement()
+
     def mean(self, values: Float[Tensor, "a"]) -> Interval:
         """The mean of a number of each anchor, with its interval."""
         return _mean_interval(values.to(self.groups.device), self.groups)
@@ -149,8 +153,8 @@ def local_geometry(
 
     The tangent plane is that of most variance (local PCA); the second fundamental form comes from a quadratic
     regression, and what noise adds to it is taken off. Small patches are noisy, and large ones bend away from a
-    quadratic: unless `k` or `radius` is given, patches of several sizes are tried, the one is chosen where the error
-    over anchors and the drift with the radius are smallest together, and the interval holds the limit at radius 0.
+    quadratic: unless `k` or `radius` is given, patches of several sizes are tried, the largest is chosen whose error
+    over anchors and drift with the radius are small, and the interval holds the limit at radius 0.
 
     Args:
         x: Rows `(n, d)`.
@@ -180,15 +184,7 @@ def local_geometry(
     around = _anchors(place, n_anchors, anchors, seed)
     groups = compact_groups(rows[around], max(len(around) // 32, 2))
     sizes = _sizes(rows, around, m, k, None if radius is None else radius / scale)
-    tried: list[PatchFit] = []
-    for size in sizes:
-        try:
-            tried.append(fit_patches(rows, around, size, m, weight).straightened().scaled(scale))
-        except InputError:
-            # Patches that reach beyond their piece of the manifold are too large; the smallest ones must not.
-            if not tried:
-                raise
-            break
+    tried = [fit.straightened().scaled(scale) for fit in _fits(rows, around, sizes, m, weight)]
     chosen, limit, reason = _choose(tried, groups, asked=k is not None or radius is not None)
     squares = _mean_interval(chosen.forms.mean_square(), groups)
     # What rounding alone bends over a patch.
@@ -221,6 +217,18 @@ def local_geometry(
         groups=groups,
         least=least,
     )
+
+
+def _fits(rows: Tensor, anchors: Tensor, sizes: Sequence[int], m: int, weights: Tensor) -> Iterator[PatchFit]:
+    """Patches of each size, up to the first that reaches beyond its piece of the manifold."""
+    for number, size in enumerate(sizes):
+        try:
+            yield fit_patches(rows, anchors, size, m, weights)
+        except InputError:
+            # The smallest ones must not.
+            if number == 0:
+                raise
+            return
 
 
 def _anchors(place: Int[Tensor, "n"], n_anchors: int, anchors: Any, seed: int) -> Int[Tensor, "a"]:
