@@ -203,6 +203,7 @@ class Lens:
                 stacklevel=2,
             )
         self._disarm()
+        self._updates.forget()
 
     def due(self) -> bool:
         """Whether the current step is to be measured."""
@@ -254,6 +255,7 @@ class Lens:
             about = self._about()
             if is_first():
                 self._write([replace(about, metric="unmeasured", variant=reason, value=1.0)], {})
+        self._updates.forget()
         self.current += 1
         self._arm()
 

@@ -48,6 +48,10 @@ class UpdateMeasures:
     ) -> None:
         self._capture.__exit__(kind, error, trace)
 
+    def forget(self) -> None:
+        """Let go of what was seen."""
+        self._capture.forget()
+
     def records(
         self,
         about: Record,
@@ -78,7 +82,7 @@ class UpdateMeasures:
                         records += embedding_records(part, as_input, subspaces, bins)
                 except InputError as error:
                     records.append(replace(here, metric="unmeasured", variant=str(error), value=1.0))
-        self._capture.forget()
+        self.forget()
         return records
 
 
@@ -92,6 +96,8 @@ def _change_records(
 ) -> Iterator[Record]:
     if change is None:
         raise InputError(f"{matrix.name} must have a gradient, but none came; is it frozen?")
+    if not bool(change.any()):
+        raise InputError(f"{matrix.name} must have changed, or have a gradient, but this is all 0: {about.quantity}")
     rows = matrix.rows(change, side)
     return (
         embedding_records(about, rows, subspaces, bins)
@@ -102,11 +108,20 @@ def _change_records(
 
 def _as_input(matrix: Matrix, capture: Capture, site: Site) -> Float[Tensor, "types d"] | None:
     """The gradient that a tied embedding has as the model's input; the rest of it is as the output."""
-    found = gathered_rows(None if site.name in capture.without_gradient() else capture.rows(site), matrix.weight.device)
+    try:
+        own = capture.rows(site)
+    except InputError:
+        # The weight is used without its module, or the module more than once.
+        own = None
+    found = gathered_rows(own, matrix.weight.device)
     if found is None:
         return None
     rows = torch.zeros(matrix.weight.shape, device=found.gradients.device)
-    return rows.index_add_(0, found.tokens, found.gradients.float())
+    rows.index_add_(0, found.tokens, found.gradients.float())
+    padding = getattr(matrix.module, "padding_idx", None)
+    if padding is not None:
+        rows[padding] = 0
+    return rows
 
 
 def fitted(activations: Float[Tensor, "n d"] | None, rank: int, seed: int) -> dict[str, Subspace]:

@@ -160,3 +160,57 @@ def test_what_has_no_matrix_is_refused():
         find_matrices(tiny_model(), "nothing")
     with pytest.raises(InputError, match="must not all be zero"):
         list(matrix_records(Record(model="m"), torch.zeros(3, 8), fitted(torch.randn(50, 8), 2, 0)))
+
+
+class Tied(nn.Module):
+    """An embedding that is also the head, sparse or used without its module."""
+
+    def __init__(self, sparse=False, by_hand=False):
+        super().__init__()
+        self.embed = nn.Embedding(64, 16, padding_idx=0, sparse=sparse)
+        self.blocks = nn.ModuleList([nn.Linear(16, 16)])
+        self.head = nn.Linear(16, 64, bias=False)
+        self.by_hand = by_hand
+        if not sparse:
+            self.head.weight = self.embed.weight
+
+    def forward(self, input_ids, labels):
+        weight = self.embed.weight
+        hidden = nn.functional.embedding(input_ids, weight) if self.by_hand else self.embed(input_ids)
+        return nn.functional.cross_entropy(self.head(self.blocks[0](hidden)).flatten(0, 1), labels.flatten())
+
+
+@pytest.mark.parametrize("kind", [{"sparse": True}, {"by_hand": True}, {}])
+def test_embeddings_of_all_kinds_do_not_end_a_training(kind, tmp_path):
+    model = Tied(**kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with Lens(model, "resid.1", rank=4, every=[1, 2], run=tmp_path / "run", updates="embed") as lens:
+        for step in range(3):
+            batch = tiny_batch(step)
+            batch["input_ids"][:, 0] = 0
+            model(**batch).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            lens.step()
+    records = open_run(tmp_path / "run").records
+    shares = records.filter(metric="share", site="embed:output", quantity="update", step=2)
+    assert (shares.height > 0) == (not kind.get("by_hand"))
+    part = records.filter(site="embed:output (as input)", metric="share", step=2, variant="semi_nmf", order=1.0)
+    if not kind:
+        # Not the padding, to which no gradient comes.
+        assert part["n"].item() == len(set(tiny_batch(2)["input_ids"][:, 1:].flatten().tolist()) - {0})
+
+
+def test_a_step_that_was_skipped_leaves_nothing(tmp_path):
+    model = tiny_model()
+    with Lens(model, "resid.1", rank=4, every=[1, 2], run=tmp_path / "run", updates=DOWN) as lens:
+        train(model, lens, steps=1)
+        model(**tiny_batch(1)).loss.backward()
+        lens.skip("overflow")
+        model.zero_grad()
+        model.get_submodule(DOWN).weight.requires_grad_(False)
+        model(**tiny_batch(2)).loss.backward()
+        lens.step()
+    told = open_run(tmp_path / "run").records.filter(pl.col("site").str.starts_with(DOWN), step=2)
+    assert told.filter(quantity="parameter_gradient", metric="share").is_empty()
+    assert "must have a gradient, but none came" in told.filter(metric="unmeasured")["variant"][0]

@@ -47,6 +47,10 @@ def test_the_exponent_of_a_zipf_law_is_found(exponent):
     assert law.distance < 0.01
     flat = TokenCounts(torch.full((1000,), 300)).zipf()
     assert flat.exponent < 0.02
+    few = zipf_counts(1.0, types=50_000, tokens=100_000).zipf()
+    assert few.exponent == pytest.approx(1, abs=0.05)
+    assert few.distance < 0.04
+    assert TokenCounts(torch.tensor([1, 10])).tempered(1000.0).tolist() == [0.0, 1.0]
     two = TokenCounts(torch.cat([torch.full((500,), 1000), torch.full((500,), 1)])).zipf()
     assert two.distance > 0.1
 
@@ -96,3 +100,7 @@ def test_what_cannot_be_counted_is_refused():
         TokenCounts(torch.tensor([5, 0])).zipf()
     with pytest.raises(InputError, match="some were never counted"):
         TokenCounts(torch.tensor([5, 0])).draw_sequences(torch.tensor([[0, 1]]), 1, 0.5, 0)
+    with pytest.raises(InputError, match="some were never counted"):
+        TokenCounts(torch.tensor([5, 5])).draw_sequences(torch.tensor([[0, -1]]), 1, 0.5, 0)
+    with pytest.raises(InputError, match="alpha must be a finite number"):
+        TokenCounts(torch.tensor([5, 5])).tempered(float("nan"))

@@ -166,6 +166,37 @@ def test_noise_alone_has_no_curvature_on_average(even):
     assert abs(np.mean(squares)) < 3 * error
 
 
+@pytest.mark.parametrize("noise", [0.0, 0.005, 0.01, 0.02])
+def test_without_a_dimension_that_of_patches_is_taken(noise):
+    """By nearest neighbours noise would count as dimensions, and in a plane of three a sphere is flat."""
+    made = manifolds.sphere(4000, 2, 10, radius=2.0, noise=noise)
+    found = local_geometry(made.rows, n_anchors=64)
+    assert found.dimension == 2
+    assert found.rms_curvature.value == pytest.approx(0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("noise", [0.001, 0.003, 0.01])
+def test_too_high_a_dimension_takes_the_bend_into_the_plane_and_is_told(noise):
+    made = manifolds.sphere(4000, 2, 10, noise=noise)
+    found = local_geometry(made.rows, n_anchors=64, dimension=3)
+    assert not found.resolved or found.rms_curvature.high > 0.9
+
+
+def test_ratios_to_what_may_be_flat_are_not_told():
+    make = torch.Generator().manual_seed(0)
+    told = []
+    for seed in range(8):
+        made = manifolds.cube(2000, 3, 12, noise=0.01, seed=seed)
+        found = local_geometry(made.rows, n_anchors=64, k=80, dimension=3)
+        falling = torch.arange(1, 81).double().pow(-1).expand(64, -1)
+        told += [found.visible_ratio(falling)]
+        one, other = (Subspace.span(torch.randn(4, 12, generator=make, dtype=torch.float64)) for _ in range(2))
+        told += [found.along_ratio(one, other)]
+    unknown = [ratio for ratio in told if math.isnan(ratio.value)]
+    assert len(unknown) >= 12
+    assert all((ratio.low, ratio.high) == (0.0, math.inf) for ratio in unknown)
+
+
 def test_noise_in_the_coordinates_does_not_flatten_the_patch():
     """A tenth of the variance in the plane is noise: chosen by the distance around it, rows would show a fifth less."""
     made = manifolds.sphere(4000, 2, 20, noise=0.05)
@@ -274,6 +305,9 @@ def line():
             {"dimension": 2, "k": 40, "weights": torch.logspace(0, 30, 500)},
             r"weights must leave more than 6 rows .* of 40 rows they leave",
         ),
+        (drawn(500, 8), {"n_anchors": 0}, "n_anchors must be a whole number of at least 1, but is 0"),
+        (drawn(500, 8), {"dimension": 2, "anchors": torch.ones(500).bool()}, "anchors must be places from 0 to 499"),
+        (drawn(500, 8), {"dimension": 2, "radius": -1.0}, "radius must be a number above 0, but is -1.0"),
         (torch.full((500, 8), torch.nan), {"dimension": 2}, "every value must be finite"),
         (torch.ones(500, 8), {"dimension": 2}, "but 1 came .499 more were duplicates"),
     ],

@@ -122,7 +122,7 @@ def proxy_and_tangents(on: Audited) -> Check:
 def curvature_along_the_proxy(on: Audited) -> Check:
     """How much the activations bend along the proxy, beside directions of high and of low variance, and random ones."""
     rank = on.proxy.rank
-    found = local_geometry(on.fit.activations, N_CURVED, dimension=on.plane_dimension, seed=on.seed)
+    found = local_geometry(on.fit.activations, N_CURVED, dimension=on.dimension, seed=on.seed)
     controls = {
         "random": random(on.proxy.dim, rank, on.seed),
         "pca": pca(on.principal, rank),
@@ -131,6 +131,8 @@ def curvature_along_the_proxy(on: Audited) -> Check:
     ratios = {name: found.along_ratio(on.proxy, control) for name, control in controls.items()}
     to_random = ratios["random"]
     word = "less than" if to_random.high < 1 else "more than" if to_random.low > 1 else "no less and no more than"
+    if math.isnan(to_random.value):
+        word = "too little to be compared with"
     return Check(
         "curvature",
         f"along what is tangent of the proxy the activations bend by {found.along(on.proxy)} (all directions "

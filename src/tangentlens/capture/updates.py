@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Literal
@@ -29,11 +29,15 @@ class Matrix:
     """
 
     name: str
-    module: nn.Module
-    depth: float | None
+    site: Site
     is_embedding: bool
     is_transposed: bool
     tied: bool
+
+    @property
+    def module(self) -> nn.Module:
+        """Whose weight it is."""
+        return self.site.module
 
     @property
     def place(self) -> str:
@@ -58,7 +62,7 @@ class Matrix:
     def sites(self) -> dict[Side, Site]:
         """Where the activations on its sides are; an embedding has token ids on one of them."""
         sides: tuple[Side, ...] = ("output",) if self.is_embedding else ("input", "output")
-        return {side: Site(f"{self.name}:{side}", self.module, side, self.depth) for side in sides}
+        return {side: replace(self.site, name=f"{self.name}:{side}", side=side) for side in sides}
 
 
 def find_matrices(model: nn.Module, wanted: str | Sequence[str]) -> list[Matrix]:
@@ -82,7 +86,7 @@ def find_matrices(model: nn.Module, wanted: str | Sequence[str]) -> list[Matrix]
         flipped = type(site.module).__name__ == "Conv1D"
         tied = sum(parameter is weight for parameter in everywhere) > 1
         is_embedding = isinstance(site.module, nn.Embedding)
-        matrices.append(Matrix(site.name, site.module, site.depth, is_embedding, flipped, tied))
+        matrices.append(Matrix(site.name, site, is_embedding, flipped, tied))
     return matrices
 
 
@@ -100,6 +104,7 @@ class UpdateCapture:
         self._handles: list[RemovableHandle] = []
 
     def __enter__(self) -> UpdateCapture:
+        self.forget()
         for matrix in self.matrices:
             self._before[matrix.name] = matrix.weight.detach().clone()
             if matrix.weight.requires_grad:
@@ -123,7 +128,8 @@ class UpdateCapture:
         if weight.grad is not None:
             # Several backward passes add up in it, so the last one has all.
             scale = 1.0 if self.loss_scale is None else float(self.loss_scale())
-            self._gradients[matrix.name] = weight.grad.detach().float() / scale
+            gradient = weight.grad.detach()
+            self._gradients[matrix.name] = (gradient.to_dense() if gradient.is_sparse else gradient).float() / scale
 
     def gradient(self, matrix: Matrix) -> Tensor | None:
         """Of the step, or None if none came; all ranks must ask."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -74,10 +76,12 @@ class TokenCounts:
 
     def save(self, run: Run) -> None:
         """Keep them with a run, so that what was done with them can be done again."""
-        law = self.zipf()
         run.save_tensors(COUNTS, {"counts": self.counts})
-        facts = {"tokens": int(self.counts.sum()), "types": int(self.counts.gt(0).sum())}
-        run.describe("counts", {**facts, "zipf_exponent": law.exponent, "zipf_distance": law.distance})
+        facts: dict[str, float] = {"tokens": int(self.counts.sum()), "types": int(self.counts.gt(0).sum())}
+        # A text may be too short for a law.
+        with contextlib.suppress(InputError):
+            facts |= {f"zipf_{name}": value for name, value in asdict(self.zipf()).items()}
+        run.describe("counts", facts)
 
     def bins(self, n_bins: int = N_BINS) -> FrequencyBins:
         """Bins of equal token mass."""
@@ -89,8 +93,10 @@ class TokenCounts:
         >>> TokenCounts(torch.tensor([0, 1, 3])).tempered(0.0).tolist()
         [0.0, 0.5, 0.5]
         """
-        weights = self.counts.double().pow(alpha).where(self.counts > 0, 0.0)
-        return weights / weights.sum()
+        if not math.isfinite(alpha):
+            raise InputError(f"alpha must be a finite number, but is {alpha}")
+        # In logs: powers of large counts overflow.
+        return (alpha * self.counts.double().log()).where(self.counts > 0, -math.inf).softmax(dim=0)
 
     def draw_types(self, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
         """Token ids drawn with the tempered probabilities."""
@@ -103,7 +109,8 @@ class TokenCounts:
         its tokens should on average. Whole sequences hold frequent tokens anyway, so theirs stay more frequent than
         with tokens drawn one by one.
         """
-        if not bool((self.counts[sequences] > 0).all()):
+        known = (sequences >= 0) & (sequences < len(self.counts))
+        if not sequences.numel() or not bool(known.all()) or not bool((self.counts[sequences] > 0).all()):
             raise InputError("sequences must hold counted tokens only, but some were never counted; count them as well")
         wanted = (self.counts.double() / self.counts.sum()).clamp_min(1e-300).pow(alpha - 1)
         weights = wanted[sequences].mean(dim=1)
@@ -119,10 +126,12 @@ class TokenCounts:
         if len(found) < 2:
             raise InputError(f"Zipf's law needs at least 2 token types, but {len(found)} came; count a longer text")
         half = torch.binomial(found, torch.full_like(found, 0.5), generator=torch.Generator().manual_seed(0))
-        counts = (found - half)[half.argsort(descending=True, stable=True)]
+        # Types that the first half lacks are in the second for sure, and would bend the end of the law up.
+        kept = half > 0
+        counts = (found - half)[kept][half[kept].argsort(descending=True, stable=True)]
+        if len(counts) < 2 or not bool(counts.any()):
+            raise InputError(f"Zipf's law needs more tokens than {int(found.sum())} of {len(found)} types; count more")
         log_rank = torch.arange(1, len(counts) + 1, dtype=torch.float64).log()
-        if not bool(counts.any()):
-            counts = found.sort(descending=True).values
 
         def loss(exponent: float) -> float:
             return float(exponent * (counts * log_rank).sum() / counts.sum() + (-exponent * log_rank).logsumexp(dim=0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any
 
 import torch
@@ -26,6 +27,8 @@ from tangentlens.geometry.subspace import Subspace
 _ROUNDING = 1e3
 # Of sizes whose squared curvature is known to a tenth, or hardly worse than the best, the largest is taken.
 _GOOD, _ALIKE = 0.1, 1.25
+# A ratio to what may be nothing.
+_UNKNOWN = Interval(math.nan, 0.0, math.inf, over="anchors")
 # The smallest patch has so many rows for each monomial; each further scale has twice the rows of the one before.
 _ROWS_PER_MONOMIAL, _N_SCALES = 2, 6
 
@@ -94,7 +97,7 @@ class LocalGeometry:
         return (
             f"LocalGeometry(rms_curvature {self.rms_curvature}, visible_curvature {self.visible_curvature}, dimension "
             f"{self.dimension}, {len(self.anchors)} anchors, k={self.k}, radius {self.radius:.3g}: {self.reason}"
-            + ("" if self.resolved else "; NOT RESOLVED: the tangent planes do not stand out")
+            + ("" if self.resolved else "; NOT RESOLVED: these are no tangent planes that stand out")
             + ")"
         )
 
@@ -104,7 +107,7 @@ class LocalGeometry:
         return _ratio(bent, spread, self.groups)
 
     def visible_ratio(self, weights: Float[Tensor, "a k"]) -> Interval:
-        """The same over the visible curvature of rows that all count alike."""
+        """The same over the visible curvature of rows that all count alike; NaN if that may be 0."""
         w = weights.to(self.forms.products)
         sums = [
             *self.forms.bend_energy(self.coordinates, w),
@@ -115,6 +118,8 @@ class LocalGeometry:
             bent, spread, bent_even, spread_even = (float(part[mask].sum()) for part in sums)
             return bent / spread / (bent_even / spread_even)
 
+        if _ratio(sums[2], sums[3], self.groups).low <= 0:
+            return _UNKNOWN
         return _interval(ratio, self.groups)
 
     def normal_space(self, anchor: int) -> Subspace:
@@ -130,9 +135,11 @@ class LocalGeometry:
         return _root(_mean_interval(self._squares_along(directions), self.groups), self.least)
 
     def along_ratio(self, one: Subspace, other: Subspace) -> Interval:
-        """The curvature along some directions over that along others."""
-        squares = _ratio(self._squares_along(one), self._squares_along(other), self.groups)
-        return _root(squares, least=0.0)
+        """The curvature along some directions over that along others; NaN if the latter may be 0."""
+        above, below = self._squares_along(one), self._squares_along(other)
+        if _mean_interval(below, self.groups).low <= 0:
+            return _UNKNOWN
+        return _root(_ratio(above, below, self.groups), least=0.0)
 
     def _squares_along(self, directions: Subspace) -> Float[Tensor, "a"]:
         inside = torch.einsum("ndm,dr->nmr", self.tangents.double(), directions.basis.to(self.tangents).double())
@@ -161,7 +168,7 @@ def local_geometry(
         n_anchors: Rows around which to look; all if there are fewer.
         k: Rows of a patch.
         radius: In place of `k`: as many rows as patches of this radius hold, on median.
-        dimension: Of the tangent planes; the intrinsic dimension by default.
+        dimension: Of the tangent planes; `patch_dimension` by default.
         weights: How often each row is seen; alike by default. They count in planes, forms and visible curvature.
         anchors: Which rows to look around, in place of a draw.
         seed: Of the draw of anchors.
@@ -172,8 +179,7 @@ def local_geometry(
     >>> found.rms_curvature.low < 0.5 < found.rms_curvature.high
     True
     """
-    if k is not None and radius is not None:
-        raise InputError("k or radius must be given, not both; leave one out")
+    _check_settings(n_anchors, k, radius, dimension)
     given = as_rows(x)
     kept, place, weight = _distinct(given, weights)
     # Squares of very small or large numbers would vanish or overflow.
@@ -219,6 +225,16 @@ def local_geometry(
     )
 
 
+def _check_settings(n_anchors: Any, k: Any, radius: Any, dimension: Any) -> None:
+    if k is not None and radius is not None:
+        raise InputError("k or radius must be given, not both; leave one out")
+    for name, value in {"n_anchors": n_anchors, "k": k, "dimension": dimension}.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
+            raise InputError(f"{name} must be a whole number of at least 1, but is {value!r}")
+    if radius is not None and not (isinstance(radius, Real) and 0 < float(radius) < math.inf):
+        raise InputError(f"radius must be a number above 0, but is {radius!r}")
+
+
 def _fits(rows: Tensor, anchors: Tensor, sizes: Sequence[int], m: int, weights: Tensor) -> Iterator[PatchFit]:
     """Patches of each size, up to the first that reaches beyond its piece of the manifold."""
     for number, size in enumerate(sizes):
@@ -238,7 +254,8 @@ def _anchors(place: Int[Tensor, "n"], n_anchors: int, anchors: Any, seed: int) -
         return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:n_anchors].sort().values.to(place)
     asked = torch.as_tensor(anchors)
     if (
-        asked.ndim != 1
+        asked.dtype == torch.bool
+        or asked.ndim != 1
         or not len(asked)
         or asked.is_floating_point()
         or not 0 <= int(asked.min()) <= int(asked.max()) < len(place)
@@ -251,6 +268,8 @@ def _distinct(rows: Tensor, weights: Any) -> tuple[Int[Tensor, "m"], Int[Tensor,
     """Which rows are the first of their kind, each row's place among these, and weights of equal ones added up."""
     weight = torch.ones(len(rows)) if weights is None else torch.as_tensor(weights)
     weight = weight.double().to(rows.device)
+    # Sums of very large ones would overflow.
+    weight = weight / weight.max() if len(weight) and bool(weight.isfinite().all()) else weight
     if weight.shape != (len(rows),) or not bool((weight.isfinite() & (weight > 0)).all()):
         raise InputError(
             f"weights must be a number above 0 for each of the {len(rows)} rows, but their shape is "
@@ -261,9 +280,23 @@ def _distinct(rows: Tensor, weights: Any) -> tuple[Int[Tensor, "m"], Int[Tensor,
     return kept, group, total / total.mean()
 
 
+def patch_dimension(x: Any) -> float:
+    """The intrinsic dimension at the scale of patches, by GRIDE up to the 32nd neighbour.
+
+    At that of nearest neighbours a little noise counts as dimensions, and in a plane of one dimension more than its own
+    a sphere is flat.
+
+    >>> from tangentlens.geometry import manifolds
+    >>> noisy = manifolds.sphere(4000, dimension=2, dim=10, noise=0.005).rows
+    >>> round(intrinsic_dimension(noisy).value), round(patch_dimension(noisy))
+    (3, 2)
+    """
+    return intrinsic_dimension(x, method="gride").scales[-1].value
+
+
 def _checked_dimension(rows: Tensor, dimension: int | None, n_duplicates: int) -> int:
     n, d = rows.shape
-    m = max(round(intrinsic_dimension(rows).value), 1) if dimension is None else dimension
+    m = max(round(patch_dimension(rows)), 1) if dimension is None else dimension
     how = "" if dimension is not None else ", which is the intrinsic dimension of these rows"
     if not 1 <= m < d:
         raise InputError(f"dimension must be at least 1 and below the width {d}, but is {m}{how}; pass another")

@@ -17,6 +17,8 @@ from tangentlens.geometry.second_form import SecondForms, n_monomials, second_fo
 _JUMP = 3.0
 # Where the variance in the plane falls below so many times that outside of it, noise decides which plane it is.
 RESOLVED = 4.0
+# The least variance in the plane over the most; where the dimension is right it is above a half.
+EVEN = 0.35
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,14 +31,19 @@ class PatchFit:
     coordinates: Float[Tensor, "a k m"]
     weights: Float[Tensor, "a k"]
     gap: float
+    evenness: float
     forms: SecondForms
     energies: Float[Tensor, "a 2"]
 
     @property
     def resolved(self) -> bool:
-        """Whether the plane stands out from what is around it, and the patch is small against its curvature."""
+        """Whether the plane stands out, all of it is plane, and the patch is small against its curvature.
+
+        Rows nearest to an anchor in a plane spread evenly in it. If they do not, a direction that is no tangent, such
+        as the one that the patch bends towards, is taken for one, and nothing is left to bend.
+        """
         bend = self.radius**2 * float(self.forms.mean_square().mean())
-        return self.gap >= RESOLVED and bend <= 1
+        return self.gap >= RESOLVED and self.evenness >= EVEN and bend <= 1
 
     def straightened(self) -> PatchFit:
         """With what a quadratic makes of a surface whose curvature is the same all over the patch undone.
@@ -76,7 +83,9 @@ def fit_patches(
     form = SecondForms(*(torch.cat([getattr(one, part.name) for one in forms]) for part in fields(SecondForms)))
     radius = float(coordinates[:, -1].norm(dim=1).median())
     gaps = float(gap.median())
-    return PatchFit(k, radius, neighbours, coordinates, weight, gaps, form, torch.cat(energies))
+    variance = coordinates.double().var(dim=1)
+    evenness = float((variance.amin(dim=1) / variance.amax(dim=1).clamp_min(1e-300)).median())
+    return PatchFit(k, radius, neighbours, coordinates, weight, gaps, evenness, form, torch.cat(energies))
 
 
 def _energies(part: Patches) -> Float[Tensor, "a 2"]:

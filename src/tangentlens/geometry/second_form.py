@@ -79,7 +79,8 @@ class SecondForms:
     ) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
         """Weighted sums of |II(u, u) / 2|^2 and of |u|^2 over a patch."""
         u = coordinates.to(self.products)
-        pairs = torch.einsum("nka,qab,nkb->nkq", u, self.basis, u)
+        first, second = torch.triu_indices(self.dimension, self.dimension, device=u.device)
+        pairs = u[:, :, first] * u[:, :, second] * torch.where(first == second, 1.0, 2.0).to(u)
         bent = torch.einsum("nk,nkq,nqr,nkr->n", weights, pairs, self.products, pairs) / 4
         return bent, (weights * u.square().sum(dim=2)).sum(dim=1)
 

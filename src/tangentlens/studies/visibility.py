@@ -19,8 +19,7 @@ from tangentlens.corpora.counts import TokenCounts
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry import manifolds
-from tangentlens.geometry.curvature import LocalGeometry, local_geometry
-from tangentlens.geometry.dimension import intrinsic_dimension
+from tangentlens.geometry.curvature import LocalGeometry, local_geometry, patch_dimension
 from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.manifolds import Manifold
 from tangentlens.geometry.second_form import n_monomials
@@ -73,6 +72,10 @@ VisibilityProgress = Callable[[str, int, int], None]
 def run_visibility(plan: VisibilityPlan, out: str | Path, progress: VisibilityProgress) -> Run:
     """Measure visible curvature over the tempering exponent into the run directory `out`; goes on where it stopped."""
     if plan.model is None:
+        if plan.text is not None or plan.dimension is not None:
+            raise InputError(
+                "a text or a dimension must come with a model, but there is none; name it, or leave them out"
+            )
         run = create_run(out, {"command": "visibility", **asdict(plan)})
         for done, name in enumerate(SYNTHETIC):
             progress(name, done, len(SYNTHETIC))
@@ -146,9 +149,10 @@ def _of_model(plan: VisibilityPlan, loaded: LoadedModel, out: str | Path, progre
             )
             frequency = counts.counts[types].double()
             try:
-                run.write(part, list(site_records(replace(about, depth=site.depth), rows[site.name], frequency, plan)))
+                records = list(site_records(replace(about, depth=site.depth), rows[site.name], frequency, plan))
             except InputError as error:
-                raise InputError(f"{loaded.name} at {site.name}: {error}") from error
+                records = [replace(about, depth=site.depth, metric="unmeasured", variant=str(error), value=1.0)]
+            run.write(part, records)
     progress(loaded.name, len(sites), len(sites))
     return run
 
@@ -220,7 +224,7 @@ def site_records(
     about: Record, rows: Float[Tensor, "t d"], frequency: Float[Tensor, "t"], plan: VisibilityPlan
 ) -> Iterator[Record]:
     """At one site: visible curvature over alpha, whether frequency falls with distance, and curvature fitted anew."""
-    intrinsic = intrinsic_dimension(rows).value
+    intrinsic = patch_dimension(rows)
     supported = max(m for m in range(1, 64) if m == 1 or _ROWS_PER_MONOMIAL * n_monomials(m) <= len(rows))
     m = plan.dimension or max(1, min(round(intrinsic), supported))
     make = torch.Generator().manual_seed(plan.seed)
@@ -228,7 +232,7 @@ def site_records(
     found = local_geometry(rows, anchors=drawn, dimension=m)
     same_size = partial(local_geometry, rows, k=found.k, dimension=m)
     about = replace(about, n=found.k, rank=m)
-    yield replace(about, metric="intrinsic_dimension", value=intrinsic)
+    yield replace(about, metric="intrinsic_dimension", variant="of patches", value=intrinsic)
     yield replace(about, metric="resolved", value=float(found.resolved))
     yield replace(about, metric="tangent_gap", value=next(scale.gap for scale in found.scales if scale.k == found.k))
     yield _estimate(about, "normal_share", found.normal_share)
