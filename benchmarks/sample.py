@@ -10,12 +10,12 @@ from tangentlens import anisotropy, intrinsic_dimension, share
 from tangentlens.alignment.intervals import anisotropy_replicates, share_jackknife
 from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
+from tangentlens.corpora.tokens import MASK
 from tangentlens.measures import measure_site
 from tangentlens.studies.study import DEMO, study_model, study_tokens
 from tangentlens.training.objectives import batch_for, draw
 
 STEPS, BATCH, DRAWS = 200, 128, 20
-MASK = 1
 
 
 def rows_of_a_step() -> list:

@@ -29,8 +29,8 @@ from tangentlens.capture.ranks import (
 )
 from tangentlens.capture.sites import check_visible, find_sites
 from tangentlens.capture.stream import MomentStream
-from tangentlens.capture.updates import find_matrices
-from tangentlens.errors import InputError
+from tangentlens.capture.updates import UpdateCapture, find_matrices
+from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.measures import (
     MEAN_SITE,
@@ -46,8 +46,8 @@ from tangentlens.measures import (
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, check_same, create_run
 from tangentlens.schedule import Schedule, as_schedule, is_due
-from tangentlens.settings import check_whole, check_words, token_ids
-from tangentlens.update_measures import UpdateMeasures
+from tangentlens.settings import check_words, token_ids
+from tangentlens.update_measures import update_records
 
 
 class Lens:
@@ -114,7 +114,7 @@ class Lens:
         check_words(objective, alarms, loss_scale)
         self.model = model
         self.sites = find_sites(model, sites)
-        self._updates = UpdateMeasures(find_matrices(model, updates) if updates else [], loss_scale)
+        self._updates = UpdateCapture(find_matrices(model, updates) if updates else [], loss_scale)
         self._watched = [*self.sites, *self._updates.sites]
         check_visible(model, self._watched)
         self.rank = int(rank)
@@ -358,7 +358,8 @@ class Lens:
         ]
         # Of the sites that are left, those beside matrices.
         fresh = capture.activations()
-        records += self._updates.records(about, capture, self._earlier, self.rank, self.bins, self.seed)
+        records += update_records(about, self._updates, capture, self._earlier, self.rank, self.bins, self.seed)
+        self._updates.forget()
         self._fit_on |= fresh
         self._stream.forget()
         self._proxies = {name: dict(found.test.subspaces) for name, found in measured.items()}

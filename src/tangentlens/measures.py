@@ -150,7 +150,7 @@ def bases(measured: Mapping[str, SiteMeasures]) -> dict[str, Tensor]:
 def site_records(about: Record, found: SiteMeasures) -> Iterator[Record]:
     """The measures of a site as records like `about`."""
     activation = replace(about, quantity="activation", n=found.n)
-    yield _estimate(activation, "anisotropy", share_jackknife(found.anisotropy))
+    yield estimate(activation, "anisotropy", share_jackknife(found.anisotropy))
     yield _dimension_record(activation, found.dimension, over="tokens")
     yield replace(activation, metric="duplicates", value=float(found.dimension.n_duplicates))
     if found.dimension_of_types is not None:
@@ -200,7 +200,7 @@ def window_records(
 
 def _dimension_record(about: Record, found: IntrinsicDimension, over: str) -> Record:
     interval = Interval(found.value, found.ci_low, found.ci_high, over)
-    return _estimate(replace(about, n=found.n_used), "intrinsic_dimension", interval)
+    return estimate(replace(about, n=found.n_used), "intrinsic_dimension", interval)
 
 
 def mean_records(about: Record, found: Sequence[SiteMeasures]) -> Iterator[Record]:
@@ -208,7 +208,7 @@ def mean_records(about: Record, found: Sequence[SiteMeasures]) -> Iterator[Recor
     if len({(site.test.dim, site.n, len(site.anisotropy)) for site in found}) > 1:
         return
     spread = torch.stack([site.anisotropy for site in found]).mean(dim=0)
-    yield _estimate(replace(about, quantity="activation", n=found[0].n), "anisotropy", share_jackknife(spread))
+    yield estimate(replace(about, quantity="activation", n=found[0].n), "anisotropy", share_jackknife(spread))
     yield from share_records(about, average([site.test for site in found]))
 
 
@@ -217,22 +217,23 @@ def share_records(about: Record, test: TangentTest) -> Iterator[Record]:
     about = replace(about, quantity="gradient", rank=test.rank)
     for cell in test.shares:
         here = replace(about, n=test.n_tokens[cell.freq_bin], **cell._asdict())
-        yield _estimate(here, "share", test.share(*cell))
+        yield estimate(here, "share", test.share(*cell))
         if cell.variant != PROXY:
-            yield _estimate(here, "log_ratio", test.log_ratio(*cell))
+            yield estimate(here, "log_ratio", test.log_ratio(*cell))
         if cell in test.p_values:
             yield replace(here, metric="p_value", value=test.p_values[cell])
     for token_cell in test.token_shares:
         here = replace(about, n=test.n_tokens[token_cell.freq_bin], order=1.0, **token_cell._asdict())
-        yield _estimate(here, "token_share", test.token_share(*token_cell))
+        yield estimate(here, "token_share", test.token_share(*token_cell))
         if token_cell.variant != PROXY:
-            yield _estimate(here, "token_log_ratio", test.token_log_ratio(*token_cell))
+            yield estimate(here, "token_log_ratio", test.token_log_ratio(*token_cell))
     for variant, kind, order in product((PROXY, "pca"), ("input", "target"), BINNED_ORDERS):
         ratio = test.frequency_log_ratio(kind, order, variant)
         if ratio is not None:
             here = replace(about, variant=variant, order=order, freq_bin=kind)
-            yield _estimate(here, "frequency_log_ratio", ratio)
+            yield estimate(here, "frequency_log_ratio", ratio)
 
 
-def _estimate(about: Record, metric: str, interval: Interval) -> Record:
+def estimate(about: Record, metric: str, interval: Interval) -> Record:
+    """An estimate with its interval as a record like `about`."""
     return replace(about, metric=metric, **interval.columns())

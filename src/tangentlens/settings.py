@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from numbers import Integral
 from typing import Any
 
 from tangentlens.alarms import Alarm
 from tangentlens.capture.batch import OBJECTIVES
 from tangentlens.errors import InputError
 from tangentlens.measures import SCALARS
-
-
-def check_whole(least: int, **settings: Any) -> None:
-    """Whole numbers of at least `least`."""
-    for name, value in settings.items():
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
-            raise InputError(f"{name} must be a whole number of at least {least}, but is {value!r}")
 
 
 def check_words(objective: Any, alarms: Any, loss_scale: Any) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from types import TracebackType
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -15,6 +14,7 @@ from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.intervals import group_products, leave_one_out, share_jackknife
 from tangentlens.alignment.share import moment_shares, replicate_shares
 from tangentlens.alignment.tangent_result import PROXY
+from tangentlens.alignment.tangent_test import BINNED_ORDERS
 from tangentlens.capture.hooks import Capture
 from tangentlens.capture.ranks import gathered_rows, is_first
 from tangentlens.capture.sites import Site
@@ -27,63 +27,39 @@ from tangentlens.proxies.principal import Principal
 from tangentlens.proxies.semi_nmf import semi_nmf
 from tangentlens.runs.records import Record
 
-_ORDERS = (1.0, 2.0)
 # Groups of token types that are left out in turn.
 _GROUPS = 16
 
 
-class UpdateMeasures:
-    """A context around a due step, and afterwards the records of what it did to some matrices."""
-
-    def __init__(self, matrices: Sequence[Matrix], loss_scale: Callable[[], float] | None) -> None:
-        self.matrices = matrices
-        self.sites = [site for matrix in matrices for site in matrix.sites().values()]
-        self._capture = UpdateCapture(matrices, loss_scale)
-
-    def __enter__(self) -> None:
-        self._capture.__enter__()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._capture.__exit__(kind, error, trace)
-
-    def forget(self) -> None:
-        """Let go of what was seen."""
-        self._capture.forget()
-
-    def records(
-        self,
-        about: Record,
-        capture: Capture,
-        earlier: Callable[[str], Tensor | None],
-        rank: int,
-        bins: FrequencyBins | None,
-        seed: int,
-    ) -> list[Record]:
-        """Records like `about`; `earlier` tells a site's activations of the step before. All ranks must ask."""
-        records: list[Record] = []
-        for matrix in self.matrices:
-            changes = {"parameter_gradient": self._capture.gradient(matrix), "update": self._capture.update(matrix)}
-            for side, site in matrix.sites().items():
-                here, activations = replace(about, site=site.name, depth=site.depth), earlier(site.name)
-                # What ranks exchange comes first and on all of them.
-                as_input = _as_input(matrix, capture, site) if matrix.is_embedding and matrix.tied else None
-                if not is_first():
-                    continue
-                try:
-                    subspaces = fitted(activations, rank, seed)
-                    for quantity, change in changes.items():
-                        records += _change_records(
-                            replace(here, quantity=quantity), matrix, change, side, subspaces, bins
-                        )
-                    if as_input is not None:
-                        part = replace(here, site=f"{site.name} (as input)", quantity="parameter_gradient")
-                        records += embedding_records(part, as_input, subspaces, bins)
-                except InputError as error:
-                    records.append(replace(here, metric="unmeasured", variant=str(error), value=1.0))
-        self.forget()
-        return records
+def update_records(
+    about: Record,
+    updates: UpdateCapture,
+    capture: Capture,
+    earlier: Callable[[str], Tensor | None],
+    rank: int,
+    bins: FrequencyBins | None,
+    seed: int,
+) -> list[Record]:
+    """Records like `about`; `earlier` tells a site's activations of the step before. All ranks must ask."""
+    records: list[Record] = []
+    for matrix in updates.matrices:
+        changes = {"parameter_gradient": updates.gradient(matrix), "update": updates.update(matrix)}
+        for side, site in matrix.sites().items():
+            here, activations = replace(about, site=site.name, depth=site.depth), earlier(site.name)
+            # What ranks exchange comes first and on all of them.
+            as_input = _as_input(matrix, capture, site) if matrix.is_embedding and matrix.tied else None
+            if not is_first():
+                continue
+            try:
+                subspaces = fitted(activations, rank, seed)
+                for quantity, change in changes.items():
+                    records += _change_records(replace(here, quantity=quantity), matrix, change, side, subspaces, bins)
+                if as_input is not None:
+                    part = replace(here, site=f"{site.name} (as input)", quantity="parameter_gradient")
+                    records += embedding_records(part, as_input, subspaces, bins)
+            except InputError as error:
+                records.append(replace(here, metric="unmeasured", variant=str(error), value=1.0))
+    return records
 
 
 def _change_records(
@@ -139,9 +115,9 @@ def matrix_records(about: Record, rows: Float[Tensor, "n d"], subspaces: dict[st
     """Shares of rows of a matrix, with chance in closed form. One matrix is one observation: there is no interval."""
     moment = product(as_rows(rows))
     about = replace(about, n=len(rows))
-    shares = moment_shares(moment, subspaces, _ORDERS)
+    shares = moment_shares(moment, subspaces, BINNED_ORDERS)
     for (name, subspace), of_order in zip(subspaces.items(), shares.tolist(), strict=True):
-        for order, share in zip(_ORDERS, of_order, strict=True):
+        for order, share in zip(BINNED_ORDERS, of_order, strict=True):
             here = replace(about, variant=name, order=order, rank=subspace.rank)
             yield replace(here, metric="share", value=share)
             if name == PROXY:
@@ -170,8 +146,8 @@ def _types_records(
     groups = _dealt(len(kept)).to(rows.device)
     totals = leave_one_out(group_products(kept, groups, int(groups.max()) + 1))
     about = replace(about, n=len(kept))
-    for name, shares in replicate_shares(totals, subspaces, _ORDERS).items():
-        for place, order in enumerate(_ORDERS):
+    for name, shares in replicate_shares(totals, subspaces, BINNED_ORDERS).items():
+        for place, order in enumerate(BINNED_ORDERS):
             here = replace(about, variant=name, order=order, rank=subspaces[name].rank)
             found = replace(share_jackknife(shares[:, place]), over="types")
             yield replace(here, metric="share", **found.columns())

@@ -122,7 +122,7 @@ def one_patch(noise, weights=None, k=60, d=12):
     weights = torch.ones(1, k, dtype=torch.float64) if weights is None else weights
     plane = torch.eye(d, dtype=torch.float64)[None, :, :2]
     nothing = torch.zeros(1)
-    patch = Patches(nothing.long(), torch.arange(k)[None], rows, plane, nothing, u, weights)
+    patch = Patches(torch.arange(k)[None], rows, plane, nothing, u, weights)
     return patch, (form + form.transpose(1, 2)) / 2
 
 

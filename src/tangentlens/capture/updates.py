@@ -98,6 +98,7 @@ class UpdateCapture:
 
     def __init__(self, matrices: Sequence[Matrix], loss_scale: Callable[[], float] | None = None) -> None:
         self.matrices = matrices
+        self.sites = [site for matrix in matrices for site in matrix.sites().values()]
         self.loss_scale = loss_scale
         self._before: dict[str, Tensor] = {}
         self._gradients: dict[str, Tensor] = {}

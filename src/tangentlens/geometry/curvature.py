@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from numbers import Integral, Real
+from functools import cached_property
+from numbers import Real
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.dimension import intrinsic_dimension
 from tangentlens.geometry.groups import compact_groups, jackknife_reach
 from tangentlens.geometry.interval import Interval
@@ -108,19 +109,20 @@ class LocalGeometry:
 
     def visible_ratio(self, weights: Float[Tensor, "a k"]) -> Interval:
         """The same over the visible curvature of rows that all count alike; NaN if that may be 0."""
-        w = weights.to(self.forms.products)
-        sums = [
-            *self.forms.bend_energy(self.coordinates, w),
-            *self.forms.bend_energy(self.coordinates, torch.ones_like(w)),
-        ]
+        sums = [*self.forms.bend_energy(self.coordinates, weights.to(self.forms.products)), *self._even_energy]
 
         def ratio(mask: Tensor) -> float:
             bent, spread, bent_even, spread_even = (float(part[mask].sum()) for part in sums)
             return bent / spread / (bent_even / spread_even)
 
-        if _ratio(sums[2], sums[3], self.groups).low <= 0:
+        if _ratio(*self._even_energy, self.groups).low <= 0:
             return _UNKNOWN
         return _interval(ratio, self.groups)
+
+    @cached_property
+    def _even_energy(self) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
+        even = torch.ones(self.neighbours.shape, dtype=torch.float64, device=self.neighbours.device)
+        return self.forms.bend_energy(self.coordinates, even)
 
     def normal_space(self, anchor: int) -> Subspace:
         """All directions that are orthogonal to the tangent plane of an anchor, by its place among the anchors."""
@@ -228,9 +230,8 @@ def local_geometry(
 def _check_settings(n_anchors: Any, k: Any, radius: Any, dimension: Any) -> None:
     if k is not None and radius is not None:
         raise InputError("k or radius must be given, not both; leave one out")
-    for name, value in {"n_anchors": n_anchors, "k": k, "dimension": dimension}.items():
-        if value is not None and (isinstance(value, bool) or not isinstance(value, Integral) or value < 1):
-            raise InputError(f"{name} must be a whole number of at least 1, but is {value!r}")
+    given = {"n_anchors": n_anchors, "k": k, "dimension": dimension}
+    check_whole(1, **{name: value for name, value in given.items() if value is not None})
     if radius is not None and not (isinstance(radius, Real) and 0 < float(radius) < math.inf):
         raise InputError(f"radius must be a number above 0, but is {radius!r}")
 

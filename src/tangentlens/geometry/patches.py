@@ -26,7 +26,6 @@ class Patches:
     counts; `gap` is the least variance in the plane over the most outside of it.
     """
 
-    anchors: Int[Tensor, "a"]
     neighbours: Int[Tensor, "a k"]
     rows: Float[Tensor, "a k d"]
     tangents: Float[Tensor, "a d m"]
@@ -62,7 +61,7 @@ def patches(
         place = coordinates.square().sum(dim=2).argsort(dim=1)
         near, coordinates = near.gather(1, place), coordinates.gather(1, place[:, :, None].expand_as(coordinates))
         around = _around_mean(centred[near], weights[near])
-        yield Patches(some, near, around, tangents, gap, coordinates, weights[near])
+        yield Patches(near, around, tangents, gap, coordinates, weights[near])
 
 
 def _around_mean(cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k d"]:

@@ -56,7 +56,8 @@ class SecondForms:
         """
         m = self.dimension
         if within is None:
-            within = torch.eye(m, dtype=self.products.dtype, device=self.products.device).expand(len(self.noise), m, m)
+            # One for all anchors.
+            within = torch.eye(m, dtype=self.products.dtype, device=self.products.device)[None]
         turned = torch.einsum("qab,nbc->nqac", self.basis, within)
         traces = turned.diagonal(dim1=2, dim2=3).sum(dim=2)
         pairs = traces[:, :, None] * traces[:, None] + 2 * torch.einsum("nqab,nrba->nqr", turned, turned)

@@ -20,9 +20,10 @@ from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry import manifolds
 from tangentlens.geometry.curvature import LocalGeometry, local_geometry, patch_dimension
-from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.manifolds import Manifold
+from tangentlens.geometry.neighbours import distinct_rows
 from tangentlens.geometry.second_form import n_monomials
+from tangentlens.measures import estimate
 from tangentlens.models.load import LoadedModel, load_model
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.records import Record
@@ -92,12 +93,12 @@ def synthetic_records(name: str, n_anchors: int, seed: int) -> Iterator[Record]:
     made = SYNTHETIC[name](_ROWS, seed)
     found = local_geometry(made.rows, n_anchors, dimension=made.dimension, seed=seed)
     about = Record(model=name, quantity="activation", seed=seed, n=found.k, rank=found.dimension)
-    yield _estimate(about, "rms_curvature", found.rms_curvature)
+    yield estimate(about, "rms_curvature", found.rms_curvature)
     for alpha in ALPHAS:
         here = replace(about, variant=_name(alpha))
         weights = zipf_by_distance(found.k, alpha).expand(len(found.anchors), -1)
-        yield _estimate(here, VISIBLE, found.visible(weights))
-        yield _estimate(here, RATIO, found.visible_ratio(weights))
+        yield estimate(here, VISIBLE, found.visible(weights))
+        yield estimate(here, RATIO, found.visible_ratio(weights))
         yield replace(here, metric=VISIBLE + ANALYTIC, value=analytic(made, found, alpha))
         yield replace(here, metric=RATIO + ANALYTIC, value=analytic(made, found, alpha) / analytic(made, found, 0))
     fell = sum(_falls(SYNTHETIC[name](_DRAW_ROWS, seed + draw), seed) for draw in range(1, _DRAWS + 1))
@@ -160,7 +161,7 @@ def _of_model(plan: VisibilityPlan, loaded: LoadedModel, out: str | Path, progre
 def one_per_type(
     plan: VisibilityPlan, loaded: LoadedModel, sites: list[Site], text: Text, counts: TokenCounts
 ) -> tuple[Int[Tensor, "t"], dict[str, Float[Tensor, "t d"]]]:
-    """The activations of one occurrence of each type, drawn at random, at all sites; and which types those are.
+    """The activations of one occurrence of each type, the first in a random order of windows; and which types.
 
     One and not the mean of all: the mean of few occurrences is noisier than that of many, and rare types would lie
     further out for that reason alone.
@@ -209,9 +210,7 @@ def _forward(
     inside[:, len(before) : len(before) + some.shape[1]] = True
     places = (inside & wanted[whole]).flatten().nonzero()[:, 0]
     types = whole.flatten()[places]
-    _, group = types.unique(return_inverse=True)
-    order = torch.arange(len(types))
-    first = order.new_full((int(group.max()) + 1,), len(types)).scatter_reduce(0, group, order, "amin").sort().values
+    first = distinct_rows(types[:, None].double())
     keep = torch.zeros(whole.numel(), dtype=torch.bool)
     keep[places[first]] = True
     device = next(loaded.model.parameters()).device
@@ -235,18 +234,18 @@ def site_records(
     yield replace(about, metric="intrinsic_dimension", variant="of patches", value=intrinsic)
     yield replace(about, metric="resolved", value=float(found.resolved))
     yield replace(about, metric="tangent_gap", value=next(scale.gap for scale in found.scales if scale.k == found.k))
-    yield _estimate(about, "normal_share", found.normal_share)
+    yield estimate(about, "normal_share", found.normal_share)
     for centres, there in (("corpus", found), ("types", same_size(n_anchors=plan.anchors, seed=plan.seed))):
-        yield _estimate(replace(about, variant=centres), CORRELATION, there.mean(_rank_correlations(there, frequency)))
+        yield estimate(replace(about, variant=centres), CORRELATION, there.mean(_rank_correlations(there, frequency)))
         for alpha in ALPHAS:
             here = replace(about, variant=f"{centres} {_name(alpha)}")
             weights = frequency.to(rows.device).pow(alpha)[there.neighbours]
-            yield _estimate(here, VISIBLE, there.visible(weights))
-            yield _estimate(here, RATIO, there.visible_ratio(weights))
+            yield estimate(here, VISIBLE, there.visible(weights))
+            yield estimate(here, RATIO, there.visible_ratio(weights))
     for alpha in ALPHAS:
         here = replace(about, variant=f"corpus {_name(alpha)}")
         try:
-            yield _estimate(here, "rms_curvature", same_size(anchors=drawn, weights=frequency.pow(alpha)).rms_curvature)
+            yield estimate(here, "rms_curvature", same_size(anchors=drawn, weights=frequency.pow(alpha)).rms_curvature)
         except InputError as error:
             # Weights as uneven as a corpus may leave too few types of a patch to fit anything.
             yield replace(here, metric="unmeasured", variant=f"{here.variant}: {error}", value=1.0)
@@ -265,7 +264,3 @@ def _rank_correlations(found: LocalGeometry, frequency: Float[Tensor, "t"]) -> F
 
 def _name(alpha: float) -> str:
     return f"alpha={alpha:g}"
-
-
-def _estimate(about: Record, metric: str, interval: Interval) -> Record:
-    return replace(about, metric=metric, **interval.columns())
