@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property, reduce
 from numbers import Real
 from typing import Any
 
@@ -15,23 +15,18 @@ from torch import Tensor
 
 from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.dimension import intrinsic_dimension
-from tangentlens.geometry.groups import compact_groups, jackknife_reach
+from tangentlens.geometry.groups import compact_groups, mean_over_anchors, over_anchors, ratio_over_anchors
 from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.neighbours import equal_rows
-from tangentlens.geometry.patch_fit import PatchFit, fit_patches
+from tangentlens.geometry.patch_fit import PatchFit, half_forms
+from tangentlens.geometry.patch_sizes import ROWS_PER_MONOMIAL, Choice, choose_size, fits_of_sizes, patch_sizes
 from tangentlens.geometry.patches import CANDIDATES
 from tangentlens.geometry.rows import as_rows, unit_scale
 from tangentlens.geometry.second_form import SecondForms, n_monomials
 from tangentlens.geometry.subspace import Subspace
 
-# Curvature times radius below so many roundings is none.
-_ROUNDING = 1e3
-# Of sizes whose squared curvature is known to a tenth, or hardly worse than the best, the largest is taken.
-_GOOD, _ALIKE = 0.1, 1.25
 # A ratio to what may be nothing.
 _UNKNOWN = Interval(math.nan, 0.0, math.inf, over="anchors")
-# The smallest patch has so many rows for each monomial; each further scale has twice the rows of the one before.
-_ROWS_PER_MONOMIAL, _N_SCALES = 2, 6
 
 
 @dataclass(frozen=True)
@@ -47,52 +42,39 @@ class Scale:
     gap: float
     rms_curvature: Interval
 
+    @classmethod
+    def of(cls, fit: PatchFit, groups: Int[Tensor, "a"], scale: float) -> Scale:
+        """From patches at unit scale, in units of which `scale` has a length of 1."""
+        squares = mean_over_anchors(fit.forms.mean_square(), groups)
+        curvature = squares.root(fit.rounding).times(1 / scale)
+        return cls(fit.k, fit.radius * scale, float(fit.gap.median()), curvature)
+
 
 @dataclass(frozen=True, eq=False)
 class LocalGeometry:
     """What the rows look like near anchors; intervals are over anchors (docs/concepts.md, 'Curvature').
 
+    Intervals of curvatures also hold the limit of small patches, where patches of more than one size were tried.
+
     Attributes:
-        dimension: Of the tangent planes, m.
-        k: Rows of a patch.
-        radius: Of the patches, median over anchors.
-        rms_curvature: Root mean square of |II(v, v)| over unit tangents v and anchors; 1/R on a sphere.
-        mean_curvature: Length of the mean curvature vector, tr II / m.
-        principal_curvatures: Square roots of the eigenvalues of the sum of squared shape operators, the largest first.
-        visible_curvature: The weighted mean of |II(u, u) / 2|^2 over that of |u|^2, u from the anchor.
-        normal_share: What of the rows' (weighted) square distance from their mean lies outside of the tangent plane.
-        noise: Standard deviation, in each normal direction, around the quadratic.
-        scales: The curvature at all scales that were tried.
-        reason: Why this scale was chosen.
-        resolved: Whether the planes stand out; if not, noise or further dimensions decide what they are, and curvature
-            is that of no surface.
+        scales: The curvature at all sizes of patches that were tried.
         anchors: Which rows.
         neighbours: Which rows are in each patch, from near to far.
-        coordinates: Of these rows in the tangent plane, from the anchor.
-        tangents: An orthonormal basis of each tangent plane.
         n_duplicates: Rows that repeat another, and were dropped (their weights were added to its).
+        rows: Distinct ones, around their mean and at unit scale.
+        choice: Patches of these, of the chosen size.
+        groups: Of anchors near each other, which are left out together.
+        scale: What a length of 1 at unit scale is.
     """
 
-    dimension: int
-    k: int
-    radius: float
-    rms_curvature: Interval
-    mean_curvature: Interval
-    principal_curvatures: tuple[Interval, ...]
-    visible_curvature: Interval
-    normal_share: Interval
-    noise: float
     scales: tuple[Scale, ...]
-    reason: str
-    resolved: bool
     anchors: Int[Tensor, "a"]
     neighbours: Int[Tensor, "a k"]
-    coordinates: Float[Tensor, "a k m"]
-    tangents: Float[Tensor, "a d m"]
     n_duplicates: int
-    forms: SecondForms
+    rows: Float[Tensor, "n d"]
+    choice: Choice
     groups: Int[Tensor, "a"]
-    least: float
+    scale: float
 
     def __repr__(self) -> str:
         return (
@@ -102,27 +84,106 @@ class LocalGeometry:
             + ")"
         )
 
+    @property
+    def dimension(self) -> int:
+        """Of the tangent planes, m."""
+        return self.choice.fit.forms.dimension
+
+    @property
+    def k(self) -> int:
+        """Rows of a patch."""
+        return self.choice.fit.k
+
+    @property
+    def radius(self) -> float:
+        """Of the patches, median over anchors."""
+        return self.choice.fit.radius * self.scale
+
+    @property
+    def reason(self) -> str:
+        """Why patches of this size."""
+        return self.choice.reason
+
+    @property
+    def resolved(self) -> bool:
+        """Whether planes stand out; if not, noise or further dimensions decide what they are, and nothing is curved."""
+        return self.choice.fit.resolved
+
+    @property
+    def coordinates(self) -> Float[Tensor, "a k m"]:
+        """Of the patches' rows in the tangent planes, from the anchors."""
+        return self.choice.fit.coordinates * self.scale
+
+    @property
+    def tangents(self) -> Float[Tensor, "a d m"]:
+        """An orthonormal basis of each tangent plane."""
+        return self.choice.fit.forms.tangents
+
+    @property
+    def noise(self) -> float:
+        """Standard deviation, in each normal direction, around the quadratic."""
+        variance = max(float(self.choice.fit.forms.noise.mean()), 0.0) / (self.tangents.shape[1] - self.dimension)
+        return math.sqrt(variance) * self.scale
+
+    @cached_property
+    def rms_curvature(self) -> Interval:
+        """Root mean square of |II(v, v)| over unit tangents v and anchors; 1/R on a sphere."""
+        return self._length(forms.mean_square() for forms in self._forms)
+
+    @cached_property
+    def mean_curvature(self) -> Interval:
+        """Length of the mean curvature vector, tr II / m."""
+        return self._length(forms.mean_curvature_square() for forms in self._forms)
+
+    @cached_property
+    def principal_curvatures(self) -> tuple[Interval, ...]:
+        """Square roots of the eigenvalues of the sum of squared shape operators, the largest first.
+
+        Noise pulls the largest up and the smallest down. So lengths are taken along axes that come from the other half
+        of a patch's rows, which pulls the other way; the interval holds both. Of patches that are too small to be
+        halved, all of them are in each interval.
+        """
+        seen, halves = self.choice.fit.forms.principal_squares(), half_forms(self.rows, self.choice.fit)
+        if halves is None:
+            return tuple(self._length([square, *seen.T]) for square in seen.T)
+        one, other = halves
+        apart = (one.principal_squares(of=other) + other.principal_squares(of=one)) / 2
+        # All drift alike.
+        here, limit = (float(forms.mean_square().mean()) for forms in self._forms)
+        drift = limit / here if here > 0 else 1.0
+        found = [self._length([*squares, drift * squares[0]]) for squares in zip(apart.T, seen.T, strict=True)]
+        return tuple(sorted(found, key=lambda length: -length.value))
+
+    @cached_property
+    def visible_curvature(self) -> Interval:
+        """The weighted mean of |II(u, u) / 2|^2 over that of |u|^2, u from the anchor."""
+        return self.visible(self.choice.fit.weights)
+
+    @cached_property
+    def normal_share(self) -> Interval:
+        """What of the rows' (weighted) square distance from their mean lies outside of the tangent plane."""
+        return ratio_over_anchors(self.choice.fit.outside, self.choice.fit.whole, self.groups)
+
     def visible(self, weights: Float[Tensor, "a k"]) -> Interval:
         """The visible curvature of the same geometry if each patch's rows, from near to far, counted by `weights`."""
-        bent, spread = self.forms.bend_energy(self.coordinates, weights.to(self.forms.products))
-        return _ratio(bent, spread, self.groups)
+        weights = weights.to(self._distances)
+        spread = (weights * self._distances).sum(dim=1)
+        seen, limit = (ratio_over_anchors((weights * bends).sum(dim=1), spread, self.groups) for bends in self._bends)
+        return seen.holding(limit)
 
     def visible_ratio(self, weights: Float[Tensor, "a k"]) -> Interval:
         """The same over the visible curvature of rows that all count alike; NaN if that may be 0."""
-        sums = [*self.forms.bend_energy(self.coordinates, weights.to(self.forms.products)), *self._even_energy]
+        weights, bends = weights.to(self._distances), self._bends[0]
+        bent, spread = (weights * bends).sum(dim=1), (weights * self._distances).sum(dim=1)
+        bent_even, spread_even = bends.sum(dim=1), self._distances.sum(dim=1)
 
         def ratio(mask: Tensor) -> float:
-            bent, spread, bent_even, spread_even = (float(part[mask].sum()) for part in sums)
-            return bent / spread / (bent_even / spread_even)
+            above, below = bent[mask].sum() / spread[mask].sum(), bent_even[mask].sum() / spread_even[mask].sum()
+            return float(above / below)
 
-        if _ratio(*self._even_energy, self.groups).low <= 0:
+        if ratio_over_anchors(bent_even, spread_even, self.groups).low <= 0:
             return _UNKNOWN
-        return _interval(ratio, self.groups)
-
-    @cached_property
-    def _even_energy(self) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
-        even = torch.ones(self.neighbours.shape, dtype=torch.float64, device=self.neighbours.device)
-        return self.forms.bend_energy(self.coordinates, even)
+        return over_anchors(ratio, self.groups)
 
     def normal_space(self, anchor: int) -> Subspace:
         """All directions that are orthogonal to the tangent plane of an anchor, by its place among the anchors."""
@@ -130,22 +191,43 @@ class LocalGeometry:
 
     def mean(self, values: Float[Tensor, "a"]) -> Interval:
         """The mean of a number of each anchor, with its interval."""
-        return _mean_interval(values.to(self.groups.device), self.groups)
+        return mean_over_anchors(values.to(self.groups.device), self.groups)
 
     def along(self, directions: Subspace) -> Interval:
         """Root mean square curvature along what of `directions` is tangent, and over anchors."""
-        return _root(_mean_interval(self._squares_along(directions), self.groups), self.least)
+        return self._length(_squares_along(forms, directions) for forms in self._forms)
 
     def along_ratio(self, one: Subspace, other: Subspace) -> Interval:
         """The curvature along some directions over that along others; NaN if the latter may be 0."""
-        above, below = self._squares_along(one), self._squares_along(other)
-        if _mean_interval(below, self.groups).low <= 0:
+        above, below = (_squares_along(self.choice.fit.forms, directions) for directions in (one, other))
+        if mean_over_anchors(below, self.groups).low <= 0:
             return _UNKNOWN
-        return _root(_ratio(above, below, self.groups), least=0.0)
+        return ratio_over_anchors(above, below, self.groups).root()
 
-    def _squares_along(self, directions: Subspace) -> Float[Tensor, "a"]:
-        inside = torch.einsum("ndm,dr->nmr", self.tangents.double(), directions.basis.to(self.tangents).double())
-        return self.forms.mean_square(inside @ inside.transpose(1, 2))
+    def _length(self, squares: Iterable[Float[Tensor, "a"]]) -> Interval:
+        """The root of the mean over anchors of the first of some squares, with an interval that holds all of them."""
+        lengths = [mean_over_anchors(square, self.groups) for square in squares]
+        return reduce(Interval.holding, lengths).root(self.choice.fit.rounding).times(1 / self.scale)
+
+    @property
+    def _forms(self) -> tuple[SecondForms, SecondForms]:
+        """Of the chosen size, and in the limit of small ones."""
+        return self.choice.fit.forms, self.choice.limit
+
+    @cached_property
+    def _bends(self) -> list[Float[Tensor, "a k"]]:
+        """At each row of a patch |II(u, u) / 2|^2, by each of the forms."""
+        return [forms.bends(self.choice.fit.coordinates) for forms in self._forms]
+
+    @cached_property
+    def _distances(self) -> Float[Tensor, "a k"]:
+        """Squares of distances from the anchor."""
+        return self.choice.fit.coordinates.double().square().sum(dim=2)
+
+
+def _squares_along(forms: SecondForms, directions: Subspace) -> Float[Tensor, "a"]:
+    inside = torch.einsum("ndm,dr->nmr", forms.tangents.double(), directions.basis.to(forms.tangents).double())
+    return forms.mean_square(inside @ inside.transpose(1, 2))
 
 
 def local_geometry(
@@ -191,39 +273,18 @@ def local_geometry(
     m = _checked_dimension(rows, dimension, len(given) - len(kept))
     around = _anchors(place, n_anchors, anchors, seed)
     groups = compact_groups(rows[around], max(len(around) // 32, 2))
-    sizes = _sizes(rows, around, m, k, None if radius is None else radius / scale)
-    tried = [fit.straightened().scaled(scale) for fit in _fits(rows, around, sizes, m, weight)]
-    chosen, limit, reason = _choose(tried, groups, asked=k is not None or radius is not None)
-    squares = _mean_interval(chosen.forms.mean_square(), groups)
-    # What rounding alone bends over a patch.
-    least = _ROUNDING * torch.finfo(rows.dtype).eps / chosen.radius
-    bent, spread = chosen.forms.bend_energy(chosen.coordinates, chosen.weights)
-    outside, whole = chosen.energies.T
-    principal = chosen.forms.principal_squares().T
+    sizes = patch_sizes(rows, around, m, k, None if radius is None else radius / scale)
+    tried = list(fits_of_sizes(rows, around, sizes, m, weight))
+    choice = choose_size(tried, groups)
     return LocalGeometry(
-        dimension=m,
-        k=chosen.k,
-        radius=chosen.radius,
-        rms_curvature=_root(squares if limit is None else _holding(squares, limit), least),
-        mean_curvature=_root(_mean_interval(chosen.forms.mean_curvature_square(), groups), least),
-        principal_curvatures=tuple(_root(_mean_interval(square, groups), least) for square in principal),
-        visible_curvature=_ratio(bent, spread, groups),
-        normal_share=_ratio(outside, whole, groups),
-        noise=math.sqrt(max(float(chosen.forms.noise.mean()), 0.0) / (rows.shape[1] - m)),
-        scales=tuple(
-            Scale(fit.k, fit.radius, fit.gap, _root(_mean_interval(fit.forms.mean_square(), groups), least))
-            for fit in tried
-        ),
-        reason=reason,
-        resolved=chosen.resolved,
+        scales=tuple(Scale.of(fit, groups, scale) for fit in tried),
         anchors=kept[around],
-        neighbours=kept[chosen.neighbours],
-        coordinates=chosen.coordinates,
-        tangents=chosen.forms.tangents,
+        neighbours=kept[choice.fit.neighbours],
         n_duplicates=len(given) - len(kept),
-        forms=chosen.forms,
+        rows=rows,
+        choice=choice,
         groups=groups,
-        least=least,
+        scale=scale,
     )
 
 
@@ -234,18 +295,6 @@ def _check_settings(n_anchors: Any, k: Any, radius: Any, dimension: Any) -> None
     check_whole(1, **{name: value for name, value in given.items() if value is not None})
     if radius is not None and not (isinstance(radius, Real) and 0 < float(radius) < math.inf):
         raise InputError(f"radius must be a number above 0, but is {radius!r}")
-
-
-def _fits(rows: Tensor, anchors: Tensor, sizes: Sequence[int], m: int, weights: Tensor) -> Iterator[PatchFit]:
-    """Patches of each size, up to the first that reaches beyond its piece of the manifold."""
-    for number, size in enumerate(sizes):
-        try:
-            yield fit_patches(rows, anchors, size, m, weights)
-        except InputError:
-            # The smallest ones must not.
-            if number == 0:
-                raise
-            return
 
 
 def _anchors(place: Int[Tensor, "n"], n_anchors: int, anchors: Any, seed: int) -> Int[Tensor, "a"]:
@@ -301,90 +350,11 @@ def _checked_dimension(rows: Tensor, dimension: int | None, n_duplicates: int) -
     how = "" if dimension is not None else ", which is the intrinsic dimension of these rows"
     if not 1 <= m < d:
         raise InputError(f"dimension must be at least 1 and below the width {d}, but is {m}{how}; pass another")
-    least = CANDIDATES * _ROWS_PER_MONOMIAL * n_monomials(m)
+    least = CANDIDATES * ROWS_PER_MONOMIAL * n_monomials(m)
     if n < least:
         raise InputError(
-            f"curvature in dimension {m}{how} needs at least {least} distinct rows, {CANDIDATES * _ROWS_PER_MONOMIAL} "
+            f"curvature in dimension {m}{how} needs at least {least} distinct rows, {CANDIDATES * ROWS_PER_MONOMIAL} "
             f"for each of the {n_monomials(m)} monomials of a quadratic, but {n} came ({n_duplicates} more were "
             "duplicates); pass more rows or a smaller dimension"
         )
     return m
-
-
-def _sizes(rows: Tensor, anchors: Tensor, m: int, k: int | None, radius: float | None) -> list[int]:
-    """Rows of a patch at all scales that are tried."""
-    least, most = _ROWS_PER_MONOMIAL * n_monomials(m), len(rows) // CANDIDATES
-    if radius is not None:
-        near = torch.cdist(rows[anchors], rows) <= radius
-        k = int(near.sum(dim=1).median())
-    if k is not None:
-        if not least <= k <= most:
-            what = f"k is {k}" if radius is None else f"the radius holds {k} of them on median"
-            raise InputError(
-                f"a patch must have between {least} rows (two for each of the {n_monomials(m)} monomials of a "
-                f"quadratic in {m} coordinates) and {most} (half of all distinct ones), but {what}; pass another, "
-                "another dimension, or more rows"
-            )
-        return [k]
-    sizes = [least * 2**power for power in range(_N_SCALES)]
-    return [size for size in sizes if size <= most]
-
-
-def _choose(tried: Sequence[PatchFit], groups: Tensor, asked: bool) -> tuple[PatchFit, Interval | None, str]:
-    """The size with the smallest error, the square of the curvature at radius 0 with its interval, and the reason."""
-    if len(tried) == 1:
-        return tried[0], None, "as asked for" if asked else "the only size that these rows allow"
-    squares = [fit.forms.mean_square() for fit in tried]
-    known = [_mean_interval(square, groups) for square in squares]
-    errors, limits = [], []
-    for place, fit in enumerate(tried):
-        # With the radius squared a curvature drifts, to first order, so two sizes tell where it comes from.
-        other = place + 1 if place + 1 < len(tried) else place - 1
-        step = fit.radius**2 / ((fit.radius**2 - tried[other].radius ** 2) or math.inf)
-        limits.append(_mean_interval(squares[place] - step * (squares[place] - squares[other]), groups))
-        error = math.hypot(known[place].high - known[place].value, known[place].value - limits[place].value)
-        errors.append(error if fit.resolved else math.inf)
-    least, reaches = min(errors), [one.high - one.value for one in known]
-
-    def is_good(place: int) -> bool:
-        """A small error, and nothing that smaller patches contradict."""
-        here, much = known[place].value, _GOOD * known[place].value
-        alike = all(
-            abs(here - known[smaller].value) <= max(much, reaches[smaller] + reaches[place])
-            for smaller in range(place)
-            if tried[smaller].resolved
-        )
-        return alike and errors[place] < math.inf and errors[place] <= max(_ALIKE * least, much)
-
-    good = [place for place in range(len(tried)) if is_good(place)]
-    among = ", ".join(str(fit.k) for fit in tried)
-    if least == math.inf:
-        return tried[0], limits[0], f"the smallest patches of {among} rows, because none is resolved"
-    # Larger patches have better planes.
-    best = max(good, default=errors.index(least))
-    reason = f"the largest patches of {among} rows that have a small error, over anchors and by drift with the radius"
-    return tried[best], limits[best], reason
-
-
-def _mean_interval(values: Float[Tensor, "a"], groups: Tensor) -> Interval:
-    return _interval(lambda mask: float(values[mask].mean()), groups)
-
-
-def _ratio(above: Float[Tensor, "a"], below: Float[Tensor, "a"], groups: Tensor) -> Interval:
-    return _interval(lambda mask: float(above[mask].sum() / below[mask].sum()), groups)
-
-
-def _holding(one: Interval, other: Interval) -> Interval:
-    """The first, with an interval that holds the other's as well."""
-    return replace(one, low=min(one.low, other.low), high=max(one.high, other.high))
-
-
-def _interval(estimate: Callable[[Tensor], float], groups: Tensor) -> Interval:
-    value, reach = estimate(torch.ones_like(groups).bool()), jackknife_reach(estimate, groups)
-    return Interval(value, value - reach, value + reach, over="anchors")
-
-
-def _root(square: Interval, least: float) -> Interval:
-    """The interval of a length from that of its square, of which noise may leave less than 0, and rounding `least`."""
-    value, low, high = (math.sqrt(end) if end > least**2 else 0.0 for end in (square.value, square.low, square.high))
-    return Interval(value, low, high, square.over)

@@ -11,6 +11,8 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from tangentlens.geometry.interval import Interval
+
 N_GROUPS = 64
 
 
@@ -63,3 +65,19 @@ def jackknife_reach(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"]
         return math.inf
     error = math.sqrt((len(values) - 1) / len(values) * float(((values - values.mean()) ** 2).sum()))
     return error * float(stats.t.ppf(0.975, len(values) - 1))
+
+
+def mean_over_anchors(values: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Interval:
+    """The mean of a number of each anchor."""
+    return over_anchors(lambda mask: float(values[mask].mean()), group)
+
+
+def ratio_over_anchors(above: Float[Tensor, "n"], below: Float[Tensor, "n"], group: Int[Tensor, "n"]) -> Interval:
+    """The sum of one number of each anchor over the sum of another."""
+    return over_anchors(lambda mask: float(above[mask].sum() / below[mask].sum()), group)
+
+
+def over_anchors(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"]) -> Interval:
+    """An estimate that is a function of which anchors count, with its jackknife interval."""
+    value, reach = estimate(torch.ones_like(group).bool()), jackknife_reach(estimate, group)
+    return Interval(value, value - reach, value + reach, over="anchors")

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.patches import Patches, patches
+from tangentlens.geometry.patches import Patches, around_mean, at_once, patches
 from tangentlens.geometry.second_form import SecondForms, n_monomials, second_forms
 
 # From one neighbour to the next, distances inside of one piece of a manifold do not grow by more than this.
 _JUMP = 3.0
 # Where the variance in the plane falls below so many times that outside of it, noise decides which plane it is.
 RESOLVED = 4.0
+# Rows for each monomial that make halves of a patch large enough.
+_HALVED = 3
+# Curvature times radius below so many roundings is none.
+_ROUNDING = 1e3
 # The least variance in the plane over the most; where the dimension is right it is above a half.
 EVEN = 0.35
 
 
 @dataclass(frozen=True, eq=False)
 class PatchFit:
-    """All patches of one size."""
+    """All patches of one size.
+
+    `gap` and `evenness` are variances: the least in the plane over the most outside of it, and over the most inside.
+    `outside` and `whole` are weighted squares of rows around their mean.
+    """
 
     k: int
     radius: float
     neighbours: Int[Tensor, "a k"]
     coordinates: Float[Tensor, "a k m"]
     weights: Float[Tensor, "a k"]
-    gap: float
-    evenness: float
+    gap: Float[Tensor, "a"]
+    evenness: Float[Tensor, "a"]
     forms: SecondForms
-    energies: Float[Tensor, "a 2"]
+    outside: Float[Tensor, "a"]
+    whole: Float[Tensor, "a"]
+
+    @property
+    def rounding(self) -> float:
+        """The curvature that rounding alone gives to a patch."""
+        return _ROUNDING * torch.finfo(self.coordinates.dtype).eps / self.radius
 
     @property
     def resolved(self) -> bool:
@@ -43,56 +56,82 @@ class PatchFit:
         as the one that the patch bends towards, is taken for one, and nothing is left to bend.
         """
         bend = self.radius**2 * float(self.forms.mean_square().mean())
-        return self.gap >= RESOLVED and self.evenness >= EVEN and bend <= 1
+        return _mostly(self.gap, RESOLVED) and _mostly(self.evenness, EVEN) and bend <= 1
 
     def straightened(self) -> PatchFit:
         """With what a quadratic makes of a surface whose curvature is the same all over the patch undone.
 
-        Over its tangent plane such a surface rises faster than a quadratic, by the square of curvature times radius.
+        Over its tangent plane such a surface rises faster than a quadratic, by the square of curvature times radius;
+        where curvature is not the same everywhere, at each anchor by its own.
         """
         m = self.forms.dimension
         # Slope of |u|^4 over |u|^2 in the unit ball, by its even moments m / (m + 2 j).
         second, fourth, sixth = (m / (m + 2 * power) for power in (1, 2, 3))
         excess = (sixth - fourth * second) / (fourth - second**2) / 4
-        seen = math.sqrt(max(float(self.forms.mean_square().mean()), 0.0)) * self.radius
+        seen = self.forms.mean_square().clamp_min(0).sqrt() * self.coordinates[:, -1].double().norm(dim=1)
         # seen = true (1 + excess true^2), by Newton's steps from above, which only go down.
         true = seen
         for _ in range(20):
-            true -= (true + excess * true**3 - seen) / (1 + 3 * excess * true**2)
-        factor = (true / seen) ** 2 if seen > 0 else 1.0
-        return replace(self, forms=replace(self.forms, products=self.forms.products * factor))
-
-    def scaled(self, scale: float) -> PatchFit:
-        """The same of rows that are so many times as large; energies are compared with each other alone."""
-        forms = replace(self.forms, products=self.forms.products / scale**2, noise=self.forms.noise * scale**2)
-        return replace(self, radius=self.radius * scale, coordinates=self.coordinates * scale, forms=forms)
+            true = true - (true + excess * true**3 - seen) / (1 + 3 * excess * true**2)
+        factor = torch.where(seen > 0, true / seen, 1.0).square()
+        return replace(self, forms=replace(self.forms, products=self.forms.products * factor[:, None, None]))
 
 
 def fit_patches(
     rows: Float[Tensor, "n d"], anchors: Int[Tensor, "a"], k: int, dimension: int, weights: Float[Tensor, "n"]
 ) -> PatchFit:
     """Patches of `k` rows around the anchors, with their second fundamental forms."""
-    parts, forms, energies = [], [], []
+    parts, forms = [], []
     for part in patches(rows, anchors, k, dimension, weights):
         _check_patches(part)
         forms.append(second_forms(part))
-        energies.append(_energies(part))
         # Their rows are the most of them, and are not needed any more.
-        parts.append((part.neighbours, part.coordinates, part.weights, part.gap))
-    neighbours, coordinates, weight, gap = (torch.cat(one) for one in zip(*parts, strict=True))
-    form = SecondForms(*(torch.cat([getattr(one, part.name) for one in forms]) for part in fields(SecondForms)))
+        parts.append((part.neighbours, part.coordinates, part.weights, part.gap, *_energies(part)))
+    neighbours, coordinates, weight, gap, outside, whole = (torch.cat(one) for one in zip(*parts, strict=True))
     radius = float(coordinates[:, -1].norm(dim=1).median())
-    gaps = float(gap.median())
     variance = coordinates.double().var(dim=1)
-    evenness = float((variance.amin(dim=1) / variance.amax(dim=1).clamp_min(1e-300)).median())
-    return PatchFit(k, radius, neighbours, coordinates, weight, gaps, evenness, form, torch.cat(energies))
+    evenness = variance.amin(dim=1) / variance.amax(dim=1).clamp_min(1e-300)
+    return PatchFit(
+        k, radius, neighbours, coordinates, weight, gap, evenness, SecondForms.joined(forms), outside, whole
+    )
 
 
-def _energies(part: Patches) -> Float[Tensor, "a 2"]:
+def half_forms(rows: Float[Tensor, "n d"], fit: PatchFit) -> tuple[SecondForms, SecondForms] | None:
+    """The forms of every other row of each patch, and of the rest; None if patches are too small to be halved."""
+    if fit.k < _HALVED * n_monomials(fit.forms.dimension):
+        return None
+    halves: list[SecondForms] = []
+    for half in (slice(0, None, 2), slice(1, None, 2)):
+        near, weights, coordinates = fit.neighbours[:, half], fit.weights[:, half], fit.coordinates[:, half]
+        parts = [
+            second_forms(
+                Patches(
+                    near[some],
+                    around_mean(rows[near[some]], weights[some]),
+                    fit.forms.tangents[some],
+                    fit.gap[some],
+                    coordinates[some],
+                    weights[some],
+                ),
+                fit.forms.noise[some],
+            )
+            for some in torch.arange(len(near)).split(at_once(fit.k, rows.shape[1]))
+        ]
+        halves.append(replace(fit, forms=SecondForms.joined(parts)).straightened().forms)
+    return halves[0], halves[1]
+
+
+def _mostly(values: Float[Tensor, "a"], least: float) -> bool:
+    """Whether half of the anchors have at least so much, and nine in ten at least half of it: the rest are at edges."""
+    half, tenth = values.double().quantile(torch.tensor([0.5, 0.1], dtype=torch.float64, device=values.device)).tolist()
+    return bool(half >= least and tenth >= least / 2)
+
+
+def _energies(part: Patches) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
     """Weighted squares of the rows around their mean: what lies outside of the plane, and all."""
     flat = part.rows @ part.tangents
     whole = torch.einsum("nk,nkd->n", part.weights, part.rows.double().square())
-    return torch.stack([whole - torch.einsum("nk,nkm->n", part.weights, flat.double().square()), whole], dim=1)
+    return whole - torch.einsum("nk,nkm->n", part.weights, flat.double().square()), whole
 
 
 def _check_patches(part: Patches) -> None:

@@ -48,7 +48,7 @@ def patches(
     centred = rows - rows.mean(dim=0)
     length = centred.square().sum(dim=1)
     wide = min(CANDIDATES * k, len(rows))
-    for some in anchors.split(max(_NUMBERS // (wide * rows.shape[1]), 1)):
+    for some in anchors.split(at_once(wide, rows.shape[1])):
         near = (length - 2 * centred[some] @ centred.T).topk(wide, dim=1, largest=False).indices
         cloud, anchor = centred[near], centred[some][:, None]
         plane, _ = _leading_plane(cloud, weights[near], dimension)
@@ -60,11 +60,17 @@ def patches(
         coordinates = (centred[near] - anchor) @ tangents
         place = coordinates.square().sum(dim=2).argsort(dim=1)
         near, coordinates = near.gather(1, place), coordinates.gather(1, place[:, :, None].expand_as(coordinates))
-        around = _around_mean(centred[near], weights[near])
+        around = around_mean(centred[near], weights[near])
         yield Patches(near, around, tangents, gap, coordinates, weights[near])
 
 
-def _around_mean(cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k d"]:
+def at_once(k: int, d: int) -> int:
+    """How many patches of `k` rows to hold at once."""
+    return max(_NUMBERS // (k * d), 1)
+
+
+def around_mean(cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k d"]:
+    """Each cloud from its weighted mean."""
     share = (weights / weights.sum(dim=1, keepdim=True)).to(cloud)
     return cloud - torch.einsum("ak,akd->ad", share, cloud)[:, None]
 
@@ -73,7 +79,7 @@ def _leading_plane(
     cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"], dimension: int
 ) -> tuple[Float[Tensor, "a d m"], Float[Tensor, "a"]]:
     """The plane of most variance of each cloud (local PCA), and its least variance over the most outside of it."""
-    rows = _around_mean(cloud, weights) * weights.sqrt()[:, :, None].to(cloud)
+    rows = around_mean(cloud, weights) * weights.sqrt()[:, :, None].to(cloud)
     d = rows.shape[2]
     block = torch.randn(d, min(dimension + _SPARE, d), generator=torch.Generator().manual_seed(0)).to(rows)
     for _ in range(_PASSES):

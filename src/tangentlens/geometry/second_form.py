@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import torch
 from jaxtyping import Float
@@ -10,6 +11,9 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.patches import Patches
+
+# Numbers in the squares and products of coordinates that are held at once: 128 MiB.
+_NUMBERS = 2**24
 
 
 def n_monomials(dimension: int) -> int:
@@ -34,6 +38,11 @@ class SecondForms:
     products: Float[Tensor, "a q q"]
     noise: Float[Tensor, "a"]
     tangents: Float[Tensor, "a d m"]
+
+    @classmethod
+    def joined(cls, parts: Sequence[SecondForms]) -> SecondForms:
+        """Those of all anchors, from parts."""
+        return cls(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
     @property
     def dimension(self) -> int:
@@ -70,23 +79,47 @@ class SecondForms:
         trace = self.basis.diagonal(dim1=1, dim2=2).sum(dim=1)
         return torch.einsum("q,nqr,r->n", trace, self.products, trace) / self.dimension**2
 
-    def principal_squares(self) -> Float[Tensor, "a m"]:
-        """Eigenvalues of the sum of A_n^2 over normal directions n, descending: squares of principal curvatures."""
+    def principal_squares(self, of: SecondForms | None = None) -> Float[Tensor, "a m"]:
+        """Eigenvalues of the sum of A_n^2 over normal directions n, descending: squares of principal curvatures.
+
+        Noise that turns the axes towards where it makes A large pulls the largest up. Along the axes `of` other forms,
+        with noise of their own, it does not.
+        """
+        axes = torch.linalg.eigh((of or self).onto(self.tangents).operator_squares()).eigenvectors.flip(2)
+        return torch.einsum("nai,nab,nbi->ni", axes, self.operator_squares(), axes)
+
+    def operator_squares(self) -> Float[Tensor, "a m m"]:
+        """The sum of A_n^2 over normal directions n."""
         squares = torch.einsum("nqr,qab,rbc->nac", self.products, self.basis, self.basis)
-        return torch.linalg.eigvalsh((squares + squares.transpose(1, 2)) / 2).flip(1)
+        return (squares + squares.transpose(1, 2)) / 2
 
-    def bend_energy(
-        self, coordinates: Float[Tensor, "a k m"], weights: Float[Tensor, "a k"]
-    ) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
-        """Weighted sums of |II(u, u) / 2|^2 and of |u|^2 over a patch."""
-        u = coordinates.to(self.products)
-        first, second = torch.triu_indices(self.dimension, self.dimension, device=u.device)
-        pairs = u[:, :, first] * u[:, :, second] * torch.where(first == second, 1.0, 2.0).to(u)
-        bent = torch.einsum("nk,nkq,nqr,nkr->n", weights, pairs, self.products, pairs) / 4
-        return bent, (weights * u.square().sum(dim=2)).sum(dim=1)
+    def bends(self, coordinates: Float[Tensor, "a k m"]) -> Float[Tensor, "a k"]:
+        """|II(u, u) / 2|^2 at each place u of each patch."""
+        first, second = torch.triu_indices(self.dimension, self.dimension, device=coordinates.device)
+        twice = torch.where(first == second, 1.0, 2.0).to(self.products)
+        found = []
+        some = max(_NUMBERS // (coordinates.shape[1] * len(first)), 1)
+        for u, products in zip(coordinates.to(self.products).split(some), self.products.split(some), strict=True):
+            pairs = u[:, :, first] * u[:, :, second] * twice
+            found.append((pairs @ products * pairs).sum(dim=2) / 4)
+        return torch.cat(found)
+
+    def towards(self, other: SecondForms, step: float) -> SecondForms:
+        """The forms that are `step` of the way to others at the same anchors."""
+        there = other.onto(self.tangents).products
+        return replace(self, products=self.products + step * (there - self.products))
+
+    def onto(self, tangents: Float[Tensor, "a d m"]) -> SecondForms:
+        """The same in the directions of planes that are turned a little."""
+        turn = _orthonormal(tangents.double().transpose(1, 2) @ self.tangents.double())
+        # A_ab = (O A' O^T)_ab, by the numbers of pairs.
+        turned = torch.einsum("nac,qcd,nbd->nqab", turn, self.basis, turn)
+        first, second = torch.triu_indices(self.dimension, self.dimension, device=turn.device)
+        pairs = turned[:, :, first, second].transpose(1, 2)
+        return replace(self, products=pairs @ self.products @ pairs.transpose(1, 2), tangents=tangents)
 
 
-def second_forms(patch: Patches) -> SecondForms:
+def second_forms(patch: Patches, noise: Float[Tensor, "a"] | None = None) -> SecondForms:
     """Fit rows ~ 1, u, u u (least squares, weighted) in each patch; the coefficients of u u are the form.
 
     Noise alone gives coefficients as well: its variance, times what the fit makes of it, is taken off their products.
@@ -106,7 +139,7 @@ def second_forms(patch: Patches) -> SecondForms:
     # fitted = design @ solve @ rows
     solve = torch.linalg.solve_triangular(r, (q * root).transpose(1, 2), upper=True)
     coefficients = (solve.to(patch.rows) @ patch.rows).double()
-    noise = _noise(patch, design, solve, coefficients, weights)
+    noise = _noise(patch, design, solve, coefficients, weights) if noise is None else noise
     # y = ... + A_ab u_a u_b, but A_aa / 2 on the diagonal.
     factor = torch.where(first == second, 2.0, 1.0).to(u) / size[:, None].square()
     form, spread = coefficients[:, m + 1 :] * factor[:, :, None], solve[:, m + 1 :] * factor[:, :, None]
