@@ -92,7 +92,7 @@ def test_counts_are_kept_with_a_run(tmp_path):
 
 
 def test_what_cannot_be_counted_is_refused():
-    with pytest.raises(InputError, match="token ids must be from 0 to 3, but 1 to 7 came"):
+    with pytest.raises(InputError, match="token ids must be whole, from 0 to 3, but 1 to 7 came"):
         TokenCounts.of([[1, 7]], vocabulary=4)
     with pytest.raises(InputError, match="must hold at least one token"):
         TokenCounts.of([[]], vocabulary=4)
@@ -104,3 +104,21 @@ def test_what_cannot_be_counted_is_refused():
         TokenCounts(torch.tensor([5, 5])).draw_sequences(torch.tensor([[0, -1]]), 1, 0.5, 0)
     with pytest.raises(InputError, match="alpha must be a finite number"):
         TokenCounts(torch.tensor([5, 5])).tempered(float("nan"))
+    with pytest.raises(InputError, match="alpha must be a finite number"):
+        TokenCounts(torch.tensor([5, 5])).draw_sequences(torch.tensor([[0, 1]]), 1, float("inf"), 0)
+    with pytest.raises(InputError, match="token ids must be numbers in a tensor"):
+        TokenCounts.of(["words"], vocabulary=4)
+    with pytest.raises(InputError, match="n must be a whole number of at least 1, but is 0"):
+        TokenCounts(torch.tensor([5, 5])).draw_types(0, 1.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        (torch.tensor([5, -1]), "some are negative"),
+        (torch.tensor([0, 0]), "must not all be zero"),
+    ],
+)
+def test_counts_are_at_least_0_and_not_all_of_them(counts, message):
+    with pytest.raises(InputError, match=message):
+        TokenCounts(counts)

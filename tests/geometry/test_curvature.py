@@ -358,6 +358,11 @@ def line():
             {"dimension": 2, "k": 40, "weights": torch.logspace(0, 30, 500)},
             r"weights must leave more than 6 rows .* of 40 rows they leave",
         ),
+        (drawn(500, 8), {"dimension": 2, "weights": -torch.ones(500)}, "a number above 0 for each of the 500"),
+        (drawn(500, 8), {"dimension": 2, "weights": "often"}, "weights must be numbers in a tensor"),
+        (drawn(500, 8), {"dimension": 2, "anchors": torch.ones(3).to_sparse()}, "anchors must be a dense tensor"),
+        (drawn(500, 8), {"dimension": 2, "seed": -1}, "seed must be a whole number of at least 0, but is -1"),
+        (drawn(500, 8) * 1j, {"dimension": 2}, "rows must be a dense tensor of real numbers, but is torch.complex64"),
         (drawn(500, 8), {"n_anchors": 0}, "n_anchors must be a whole number of at least 1, but is 0"),
         (drawn(500, 8), {"dimension": 2, "anchors": torch.ones(500).bool()}, "anchors must be places from 0 to 499"),
         (drawn(500, 8), {"dimension": 2, "radius": -1.0}, "radius must be a number above 0, but is -1.0"),
@@ -368,3 +373,14 @@ def line():
 def test_what_cannot_be_told_is_refused_with_numbers(rows, options, message):
     with pytest.raises(InputError, match=message):
         local_geometry(rows, **options)
+
+
+def test_what_is_asked_of_a_geometry_must_fit_it():
+    found = local_geometry(drawn(500, 8), n_anchors=32, k=40, dimension=2)
+    for weights in (torch.ones(3), -torch.ones(32, 40), torch.zeros(32, 40), torch.full((32, 40), math.nan)):
+        with pytest.raises(InputError, match=r"for each of \(32, 40\) rows of patches"):
+            found.visible(weights)
+        with pytest.raises(InputError, match=r"for each of \(32, 40\) rows of patches"):
+            found.visible_ratio(weights)
+    with pytest.raises(InputError, match="in the space of the rows, of 8 dimensions, but are in one of 5"):
+        found.along(Subspace.span(torch.eye(5)))

@@ -10,6 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
+from tangentlens.geometry.rows import as_numbers
 
 N_BINS = 4
 
@@ -31,17 +32,7 @@ class FrequencyBins:
         >>> FrequencyBins.of(torch.tensor([0, 100, 50, 25, 25]), n_bins=2).bin_of.tolist()
         [-1, 1, 0, 0, 0]
         """
-        try:
-            counts = torch.as_tensor(counts)
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise InputError(f"token counts must be a number for each token id, but are {counts!r}") from error
-        if counts.ndim != 1 or bool((counts < 0).any()):
-            raise InputError(
-                f"token counts must be a number of at least 0 for each token id, but their shape is "
-                f"{tuple(counts.shape)}" + ("" if counts.ndim != 1 else " and some are negative")
-            )
-        if int(counts.sum()) == 0:
-            raise InputError("token counts must not all be zero, but they are; count a corpus first")
+        counts = checked_counts(counts)
         order = counts.argsort(stable=True)
         mass = counts[order].double()
         middle = (mass.cumsum(dim=0) - mass / 2) / mass.sum()
@@ -55,3 +46,16 @@ class FrequencyBins:
         known = (tokens >= 0) & (tokens < len(self.bin_of))
         bins = self.bin_of.to(tokens.device)[tokens.where(known, 0)]
         return bins.where(known, -1)
+
+
+def checked_counts(given: Any) -> Tensor:
+    """A number of at least 0 for each token id, not all 0."""
+    counts = as_numbers("token counts", given)
+    if counts.ndim != 1 or not bool((counts >= 0).all()):
+        raise InputError(
+            f"token counts must be a number of at least 0 for each token id, but their shape is "
+            f"{tuple(counts.shape)}" + ("" if counts.ndim != 1 else " and some are negative or NaN")
+        )
+    if not bool(counts.any()):
+        raise InputError("token counts must not all be zero, but they are; count a corpus first")
+    return counts

@@ -23,7 +23,7 @@ from tangentlens.alignment.share import replicate_shares
 from tangentlens.alignment.tangent_result import PROXY, Cell, TangentTest, TokenCell
 from tangentlens.errors import InputError
 from tangentlens.geometry.leading import leading_vectors
-from tangentlens.geometry.rows import as_rows
+from tangentlens.geometry.rows import as_numbers, as_rows
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies import DRAWN, PROXIES
 from tangentlens.proxies.principal import Principal
@@ -139,11 +139,8 @@ def _check_width(fitted: Tensor, rows: Tensor) -> None:
 
 def as_ids(x: Any, name: str, device: torch.device) -> Int[Tensor, "n"]:
     """Whole numbers, one for each row."""
-    try:
-        ids = torch.as_tensor(x, device=device)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InputError(f"{name} must be a list of whole numbers, one for each row, but is not ({error})") from error
-    if ids.is_floating_point() or ids.is_complex() or ids.dtype == torch.bool:
+    ids = as_numbers(name, x).to(device)
+    if ids.is_floating_point() or ids.dtype == torch.bool:
         raise InputError(f"{name} must be whole numbers, one for each row, but are {ids.dtype}")
     return ids.long()
 

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
+from numbers import Real
 from typing import Any
 
 import torch
@@ -13,15 +14,16 @@ from jaxtyping import Float, Int
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from tangentlens.alignment.frequency import N_BINS, FrequencyBins
+from tangentlens.alignment.frequency import N_BINS, FrequencyBins, checked_counts
 from tangentlens.corpora.windows import Text
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, check_whole
+from tangentlens.geometry.rows import as_numbers
 from tangentlens.runs.run import Run
 
 # Where counts are in a run directory.
 COUNTS = "token-counts"
 # An exponent of Zipf's law is looked for between these.
-_FLATTEST, _STEEPEST = 0.0, 6.0
+_FLATTEST, _STEEPEST = 0.0, 20.0
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,12 @@ class TokenCounts:
 
     counts: Int[Tensor, "vocabulary"]
 
+    def __post_init__(self) -> None:
+        counts = checked_counts(self.counts)
+        if counts.is_floating_point():
+            raise InputError(f"token counts must be whole numbers, but are {counts.dtype}; pass them as integers")
+        object.__setattr__(self, "counts", counts.long())
+
     @classmethod
     def of(cls, pieces: Iterable[Any], vocabulary: int) -> TokenCounts:
         """Count pieces of token ids, one after the other: a corpus of any length.
@@ -48,16 +56,19 @@ class TokenCounts:
         >>> TokenCounts.of([[1, 2, 2], torch.tensor([[2, 0]])], vocabulary=4).counts.tolist()
         [1, 1, 3, 0]
         """
+        check_whole(1, vocabulary=vocabulary)
         counts = torch.zeros(vocabulary, dtype=torch.int64)
         for piece in pieces:
-            ids = torch.as_tensor(piece, dtype=torch.int64).flatten().cpu()
-            if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
+            ids = as_numbers("token ids", piece).flatten().cpu()
+            if not len(ids):
+                continue
+            if ids.is_floating_point() or not 0 <= int(ids.min()) <= int(ids.max()) < vocabulary:
                 raise InputError(
-                    f"token ids must be from 0 to {vocabulary - 1}, but {int(ids.min())} to {int(ids.max())} came; "
+                    f"token ids must be whole, from 0 to {vocabulary - 1}, but {ids.min()} to {ids.max()} came; "
                     "pass the size of the tokenizer's vocabulary"
                 )
-            counts += ids.bincount(minlength=vocabulary)
-        if not int(counts.sum()):
+            counts += ids.long().bincount(minlength=vocabulary)
+        if not bool(counts.any()):
             raise InputError("a corpus must hold at least one token, but holds none; pass another")
         return cls(counts)
 
@@ -93,13 +104,18 @@ class TokenCounts:
         >>> TokenCounts(torch.tensor([0, 1, 3])).tempered(0.0).tolist()
         [0.0, 0.5, 0.5]
         """
-        if not math.isfinite(alpha):
-            raise InputError(f"alpha must be a finite number, but is {alpha}")
-        # In logs: powers of large counts overflow.
-        return (alpha * self.counts.double().log()).where(self.counts > 0, -math.inf).softmax(dim=0)
+        return self._powers(alpha).softmax(dim=0)
+
+    def _powers(self, alpha: Any) -> Float[Tensor, "vocabulary"]:
+        """Logs of the counts' powers, which themselves overflow for large counts."""
+        if isinstance(alpha, bool) or not isinstance(alpha, Real) or not math.isfinite(alpha):
+            raise InputError(f"alpha must be a finite number, but is {alpha!r}")
+        return (self.counts.double().log() * float(alpha)).where(self.counts > 0, -math.inf)
 
     def draw_types(self, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
         """Token ids drawn with the tempered probabilities."""
+        check_whole(1, n=n)
+        check_whole(0, seed=seed)
         return self.tempered(alpha).multinomial(n, replacement=True, generator=torch.Generator().manual_seed(seed))
 
     def draw_sequences(self, sequences: Int[Tensor, "s length"], n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
@@ -109,11 +125,13 @@ class TokenCounts:
         its tokens should on average. Whole sequences hold frequent tokens anyway, so theirs stay more frequent than
         with tokens drawn one by one.
         """
+        check_whole(1, n=n)
+        check_whole(0, seed=seed)
         known = (sequences >= 0) & (sequences < len(self.counts))
         if not sequences.numel() or not bool(known.all()) or not bool((self.counts[sequences] > 0).all()):
             raise InputError("sequences must hold counted tokens only, but some were never counted; count them as well")
-        wanted = (self.counts.double() / self.counts.sum()).clamp_min(1e-300).pow(alpha - 1)
-        weights = wanted[sequences].mean(dim=1)
+        wanted = (self._powers(alpha) - self._powers(1.0))[sequences].logsumexp(dim=1)
+        weights = (wanted - wanted.amax()).exp()
         return weights.multinomial(n, replacement=True, generator=torch.Generator().manual_seed(seed))
 
     def zipf(self) -> Zipf:

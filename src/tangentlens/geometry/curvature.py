@@ -21,7 +21,7 @@ from tangentlens.geometry.neighbours import equal_rows
 from tangentlens.geometry.patch_fit import PatchFit, half_forms
 from tangentlens.geometry.patch_sizes import ROWS_PER_MONOMIAL, Choice, choose_size, fits_of_sizes, patch_sizes
 from tangentlens.geometry.patches import CANDIDATES
-from tangentlens.geometry.rows import as_rows, unit_scale
+from tangentlens.geometry.rows import as_numbers, as_rows, unit_scale
 from tangentlens.geometry.second_form import SecondForms, n_monomials
 from tangentlens.geometry.subspace import Subspace
 
@@ -164,16 +164,16 @@ class LocalGeometry:
         """What of the rows' (weighted) square distance from their mean lies outside of the tangent plane."""
         return ratio_over_anchors(self.choice.fit.outside, self.choice.fit.whole, self.groups)
 
-    def visible(self, weights: Float[Tensor, "a k"]) -> Interval:
+    def visible(self, weights: Any) -> Interval:
         """The visible curvature of the same geometry if each patch's rows, from near to far, counted by `weights`."""
-        weights = weights.to(self._distances)
+        weights = self._checked(weights)
         spread = (weights * self._distances).sum(dim=1)
         seen, limit = (ratio_over_anchors((weights * bends).sum(dim=1), spread, self.groups) for bends in self._bends)
         return seen.holding(limit)
 
-    def visible_ratio(self, weights: Float[Tensor, "a k"]) -> Interval:
+    def visible_ratio(self, weights: Any) -> Interval:
         """The same over the visible curvature of rows that all count alike; NaN if that may be 0."""
-        weights, bends = weights.to(self._distances), self._bends[0]
+        weights, bends = self._checked(weights), self._bends[0]
         bent, spread = (weights * bends).sum(dim=1), (weights * self._distances).sum(dim=1)
         bent_even, spread_even = bends.sum(dim=1), self._distances.sum(dim=1)
 
@@ -209,6 +209,16 @@ class LocalGeometry:
         lengths = [mean_over_anchors(square, self.groups) for square in squares]
         return reduce(Interval.holding, lengths).root(self.choice.fit.rounding).times(1 / self.scale)
 
+    def _checked(self, weights: Any) -> Float[Tensor, "a k"]:
+        weights = as_numbers("weights", weights)
+        shape = self.neighbours.shape
+        if weights.shape != shape or not bool((weights.isfinite() & (weights >= 0)).all()) or not bool(weights.any()):
+            raise InputError(
+                f"weights must be a number of at least 0, not all 0, for each of {tuple(shape)} rows of patches, but "
+                f"their shape is {tuple(weights.shape)}" + (" and some are not" if weights.shape == shape else "")
+            )
+        return weights.to(self._distances)
+
     @property
     def _forms(self) -> tuple[SecondForms, SecondForms]:
         """Of the chosen size, and in the limit of small ones."""
@@ -226,6 +236,11 @@ class LocalGeometry:
 
 
 def _squares_along(forms: SecondForms, directions: Subspace) -> Float[Tensor, "a"]:
+    if directions.dim != forms.tangents.shape[1]:
+        raise InputError(
+            f"directions must be in the space of the rows, of {forms.tangents.shape[1]} dimensions, but are in one of "
+            f"{directions.dim}"
+        )
     inside = torch.einsum("ndm,dr->nmr", forms.tangents.double(), directions.basis.to(forms.tangents).double())
     return forms.mean_square(inside @ inside.transpose(1, 2))
 
@@ -263,7 +278,7 @@ def local_geometry(
     >>> found.rms_curvature.low < 0.5 < found.rms_curvature.high
     True
     """
-    _check_settings(n_anchors, k, radius, dimension)
+    _check_settings(n_anchors, k, radius, dimension, seed)
     given = as_rows(x)
     kept, place, weight = _distinct(given, weights)
     # Squares of very small or large numbers would vanish or overflow.
@@ -288,11 +303,12 @@ def local_geometry(
     )
 
 
-def _check_settings(n_anchors: Any, k: Any, radius: Any, dimension: Any) -> None:
+def _check_settings(n_anchors: Any, k: Any, radius: Any, dimension: Any, seed: Any) -> None:
     if k is not None and radius is not None:
         raise InputError("k or radius must be given, not both; leave one out")
-    given = {"n_anchors": n_anchors, "k": k, "dimension": dimension}
-    check_whole(1, **{name: value for name, value in given.items() if value is not None})
+    check_whole(1, n_anchors=n_anchors)
+    check_whole(1, **{name: value for name, value in (("k", k), ("dimension", dimension)) if value is not None})
+    check_whole(0, seed=seed)
     if radius is not None and not (isinstance(radius, Real) and 0 < float(radius) < math.inf):
         raise InputError(f"radius must be a number above 0, but is {radius!r}")
 
@@ -302,7 +318,7 @@ def _anchors(place: Int[Tensor, "n"], n_anchors: int, anchors: Any, seed: int) -
     if anchors is None:
         n = int(place.max()) + 1
         return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:n_anchors].sort().values.to(place)
-    asked = torch.as_tensor(anchors)
+    asked = as_numbers("anchors", anchors)
     if (
         asked.dtype == torch.bool
         or asked.ndim != 1
@@ -316,15 +332,15 @@ def _anchors(place: Int[Tensor, "n"], n_anchors: int, anchors: Any, seed: int) -
 
 def _distinct(rows: Tensor, weights: Any) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"], Float[Tensor, "m"]]:
     """Which rows are the first of their kind, each row's place among these, and weights of equal ones added up."""
-    weight = torch.ones(len(rows)) if weights is None else torch.as_tensor(weights)
+    weight = torch.ones(len(rows)) if weights is None else as_numbers("weights", weights)
     weight = weight.double().to(rows.device)
-    # Sums of very large ones would overflow.
-    weight = weight / weight.max() if len(weight) and bool(weight.isfinite().all()) else weight
     if weight.shape != (len(rows),) or not bool((weight.isfinite() & (weight > 0)).all()):
         raise InputError(
             f"weights must be a number above 0 for each of the {len(rows)} rows, but their shape is "
             f"{tuple(weight.shape)}" + ("" if weight.shape != (len(rows),) else " and some are not")
         )
+    # Sums of very large ones would overflow.
+    weight = weight / weight.max()
     kept, group = equal_rows(rows)
     total = torch.zeros(len(kept), dtype=torch.float64, device=rows.device).index_add_(0, group, weight)
     return kept, group, total / total.mean()

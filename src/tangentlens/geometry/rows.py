@@ -13,9 +13,26 @@ from tangentlens.errors import InputError
 _WIDE, _BLOCKS = 256, 4
 
 
+def as_numbers(name: str, x: Any) -> Tensor:
+    """Return `x` as a detached tensor of real numbers.
+
+    >>> as_numbers("weights", [1, 2]).tolist()
+    [1, 2]
+    """
+    try:
+        numbers = torch.as_tensor(x).detach()
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise InputError(f"{name} must be numbers in a tensor or what becomes one, but {error}") from error
+    if numbers.is_complex() or numbers.layout != torch.strided:
+        raise InputError(
+            f"{name} must be a dense tensor of real numbers, but is {numbers.dtype} and {numbers.layout}; convert it"
+        )
+    return numbers
+
+
 def shaped_rows(x: Any) -> Float[Tensor, "n d"]:
     """Return `x` as a detached `(n, d)` tensor of floating-point numbers, which may be short or not finite."""
-    rows = torch.as_tensor(x).detach()
+    rows = as_numbers("rows", x)
     if rows.ndim != 2 or rows.shape[1] == 0:
         raise InputError(
             f"rows must be (n_rows, n_features), but the shape is {tuple(rows.shape)}; "
