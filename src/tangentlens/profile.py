@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.capture.forward import activations
@@ -100,12 +100,7 @@ class _ModelProfile:
         self.name = spec if same else self.loaded.name
         self.sites = find_sites(self.loaded.model, profile.sites)
         self.width = self.loaded.width
-        before, after = self.loaded.specials
-        self.special_ids = torch.tensor(sorted(self.loaded.special_ids), dtype=torch.int64)
-        self.before, self.after = torch.tensor(before).long(), torch.tensor(after).long()
-        self.length = min(profile.length, self.loaded.longest - len(before) - len(after))
-        if self.length < 2:
-            raise InputError(f"{spec} must take at least 2 tokens beside its specials, but takes {self.loaded.longest}")
+        self.length = self.loaded.text_length(profile.length)
 
     def make(self) -> None:
         """Measure all batches that are not there yet, then write the summary."""
@@ -135,7 +130,7 @@ class _ModelProfile:
         count = done = 0
         for window in windows(self.text, self.loaded.encode, self.length, self.profile.seed):
             gathered.append(window)
-            count += int(self._is_text(window).sum())
+            count += int(self.loaded.is_text(window).sum())
             if count >= self.profile.batch_tokens:
                 yield gathered
                 done += 1
@@ -149,9 +144,6 @@ class _ModelProfile:
                 f"{self.length}, but gives {found}; use a longer text, a smaller --batch-tokens or a smaller --length"
             )
 
-    def _is_text(self, tokens: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
-        return ~torch.isin(tokens, self.special_ids)
-
     def _measured(self, number: int, gathered: list[Tensor]) -> dict[str, Float[Tensor, "sites"]]:
         """Values at all sites by measure, of one batch; from disk if they are there."""
         part = f"{self.name}-batch-{number:04d}"
@@ -159,7 +151,7 @@ class _ModelProfile:
         if known is not None:
             return known[0]
         tokens = torch.stack(gathered)
-        kept = tokens[self._is_text(tokens)]
+        kept = tokens[self.loaded.is_text(tokens)]
         mixed = torch.randperm(len(kept), generator=torch.Generator().manual_seed(self.profile.seed + number))
         mixed = mixed[: self.profile.batch_tokens]
         rows = self._rows(tokens)
@@ -184,11 +176,9 @@ class _ModelProfile:
         return rows
 
     def _forward(self, some: Int[Tensor, "w length"], see: Callable[[Site, Tensor], None]) -> None:
-        whole = torch.cat([self.before.expand(len(some), -1), some, self.after.expand(len(some), -1)], dim=1)
-        keep = torch.zeros(whole.shape, dtype=torch.bool)
-        keep[:, len(self.before) : len(self.before) + self.length] = self._is_text(some)
+        keep = self.loaded.beside_specials(self.loaded.is_text(some), at_specials=False)
         device = self.profile.device
-        activations(self.loaded.model, self.sites, whole.to(device), keep.to(device), see)
+        activations(self.loaded.model, self.sites, self.loaded.framed(some).to(device), keep.to(device), see)
 
     def _estimate(self) -> Estimate:
         """From one forward pass and one site's measures, at full size."""

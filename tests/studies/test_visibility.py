@@ -132,5 +132,5 @@ def test_what_cannot_be_looked_at_is_refused(model, tmp_path):
     told = run_visibility(VisibilityPlan(model, dimension=12, **SMALL), tmp_path / "other", quiet).records
     assert told.filter(metric="unmeasured")["site"].to_list() == list(SMALL["sites"])
     assert told["variant"].str.contains("curvature in dimension 12 needs at least 364 distinct rows").all()
-    with pytest.raises(InputError, match="a text or a dimension must come with a model"):
-        run_visibility(VisibilityPlan(dimension=2), tmp_path / "third", quiet)
+    with pytest.raises(InputError, match="sites, dimension must come with a model"):
+        run_visibility(VisibilityPlan(dimension=2, sites=("embed",)), tmp_path / "third", quiet)

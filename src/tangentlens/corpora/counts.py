@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any
@@ -97,6 +97,17 @@ class TokenCounts:
     def bins(self, n_bins: int = N_BINS) -> FrequencyBins:
         """Bins of equal token mass."""
         return FrequencyBins.of(self.counts, n_bins)
+
+    def most_frequent(self, n: int, without: Collection[int] = ()) -> Int[Tensor, "t"]:
+        """The ids of at most `n` types that occur, from the most frequent on.
+
+        >>> TokenCounts(torch.tensor([0, 1, 3, 2])).most_frequent(2, without={2}).tolist()
+        [3, 1]
+        """
+        check_whole(1, n=n)
+        counts = self.counts.clone()
+        counts[[token for token in without if token < len(counts)]] = 0
+        return counts.argsort(descending=True, stable=True)[: int(counts.gt(0).sum())][:n]
 
     def tempered(self, alpha: float) -> Float[Tensor, "vocabulary"]:
         """Probabilities p^alpha, normed: as in the corpus for 1, all types that occur alike for 0.

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from jaxtyping import Bool, Int, Shaped
+from torch import Tensor, nn
 
 from tangentlens.errors import InputError
 from tangentlens.models.small import Kind
@@ -57,7 +59,28 @@ class LoadedModel:
         added = {place for place, token in self.tokenizer.added_tokens_decoder.items() if token.special}
         return added | set(self.tokenizer.all_special_ids)
 
-    @property
+    def is_text(self, tokens: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
+        """Which tokens are no specials."""
+        return ~torch.isin(tokens, torch.tensor(sorted(self.special_ids), dtype=torch.int64))
+
+    def text_length(self, wanted: int) -> int:
+        """Tokens of text in a window: as wanted, or as many as the model takes beside its specials."""
+        room = self.longest - sum(map(len, self.specials))
+        if room < 2:
+            raise InputError(f"{self.name} must take at least 2 tokens beside its specials, but takes {self.longest}")
+        return min(wanted, room)
+
+    def framed(self, windows: Int[Tensor, "w length"]) -> Int[Tensor, "w whole"]:
+        """Windows of text between what the tokenizer puts before and after one."""
+        before, after = (torch.tensor(ids, dtype=torch.int64).expand(len(windows), -1) for ids in self.specials)
+        return torch.cat([before, windows, after], dim=1)
+
+    def beside_specials(self, values: Shaped[Tensor, "w length"], at_specials: int) -> Shaped[Tensor, "w whole"]:
+        """A value for each token of framed windows, from those of the text."""
+        before, after = map(len, self.specials)
+        return nn.functional.pad(values, (before, after), value=at_specials)
+
+    @cached_property
     def specials(self) -> tuple[list[int], list[int]]:
         """What the tokenizer puts before and after a text."""
         ids, bare = list(self.tokenizer("a")["input_ids"]), self.encode("a")

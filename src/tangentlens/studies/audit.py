@@ -237,8 +237,7 @@ def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"
 
 def _text_batches(plan: AuditPlan, loaded: LoadedModel, first: int, n_tokens: int) -> list[dict[str, Tensor]]:
     """Batches of windows of the text from number `first` on, with the tokenizer's own specials around each."""
-    before, after = (torch.tensor(ids).long() for ids in loaded.specials)
-    length = min(plan.length, loaded.longest - len(before) - len(after))
+    length = loaded.text_length(plan.length)
     wanted = max(n_tokens // length, 4)
     source = windows(Text(Path(plan.text) if plan.text else None), loaded.encode, length, plan.seed)
     found = list(islice(source, first, first + wanted))
@@ -250,8 +249,7 @@ def _text_batches(plan: AuditPlan, loaded: LoadedModel, first: int, n_tokens: in
     batches = []
     for some in torch.stack(found).split(_BATCH):
         batch = batch_for(loaded.kind, some, loaded.mask_id, plan.mask_rate, make)
-        tokens = torch.cat([before.expand(len(some), -1), batch["input_ids"], after.expand(len(some), -1)], dim=1)
-        labels = nn.functional.pad(batch["labels"], (len(before), len(after)), value=IGNORED)
+        tokens, labels = loaded.framed(batch["input_ids"]), loaded.beside_specials(batch["labels"], IGNORED)
         batches.append({"input_ids": tokens.to(plan.device), "labels": labels.to(plan.device)})
     return batches
 

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from scipy.stats import rankdata
 from torch import Tensor
 
 from tangentlens.capture.forward import activations
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.counts import TokenCounts
+from tangentlens.corpora.occurrences import draw_occurrences
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry import manifolds
 from tangentlens.geometry.curvature import LocalGeometry, local_geometry, patch_dimension
 from tangentlens.geometry.manifolds import Manifold
-from tangentlens.geometry.neighbours import distinct_rows
 from tangentlens.geometry.second_form import n_monomials
 from tangentlens.measures import estimate
 from tangentlens.models.load import LoadedModel, load_model
@@ -73,9 +73,11 @@ VisibilityProgress = Callable[[str, int, int], None]
 def run_visibility(plan: VisibilityPlan, out: str | Path, progress: VisibilityProgress) -> Run:
     """Measure visible curvature over the tempering exponent into the run directory `out`; goes on where it stopped."""
     if plan.model is None:
-        if plan.text is not None or plan.dimension is not None:
+        known = {field.name: field.default for field in fields(plan) if field.name not in ("anchors", "seed")}
+        unused = [name for name, default in known.items() if getattr(plan, name) != default]
+        if unused:
             raise InputError(
-                "a text or a dimension must come with a model, but there is none; name it, or leave them out"
+                f"{', '.join(unused)} must come with a model, but there is none; name it, or leave that out"
             )
         run = create_run(out, {"command": "visibility", **asdict(plan)})
         for done, name in enumerate(SYNTHETIC):
@@ -161,62 +163,24 @@ def _of_model(plan: VisibilityPlan, loaded: LoadedModel, out: str | Path, progre
 def one_per_type(
     plan: VisibilityPlan, loaded: LoadedModel, sites: list[Site], text: Text, counts: TokenCounts
 ) -> tuple[Int[Tensor, "t"], dict[str, Float[Tensor, "t d"]]]:
-    """The activations of one occurrence of each type, the first in a random order of windows; and which types.
+    """Activations of one occurrence, drawn from the whole text, of each of the most frequent types; and which types.
 
     One and not the mean of all: the mean of few occurrences is noisier than that of many, and rare types would lie
     further out for that reason alone.
     """
-    special = torch.tensor(sorted(loaded.special_ids), dtype=torch.int64)
-    before, after = (torch.tensor(ids, dtype=torch.int64) for ids in loaded.specials)
-    wanted = counts.counts > 0
-    wanted[special[special < len(wanted)]] = False
-    found: list[Tensor] = []
-    rows: dict[str, list[Tensor]] = {site.name: [] for site in sites}
-    length = min(plan.length, loaded.longest - len(before) - len(after))
-
-    def keep(site: Site, piece: Tensor) -> None:
-        rows[site.name].append(piece)
-
-    batch: list[Tensor] = []
-    n_types = min(plan.types, int(wanted.sum()))
-    for window in windows(text, loaded.encode, length, plan.seed):
-        if sum(map(len, found)) >= n_types:
-            break
-        # A window without a new type is not worth a pass.
-        if bool(wanted[window].any()):
-            batch.append(window)
-        if len(batch) * length >= _FORWARD:
-            found.append(_forward(torch.stack(batch), wanted, loaded, sites, before, after, keep))
-            batch = []
-    if batch and sum(map(len, found)) < n_types:
-        found.append(_forward(torch.stack(batch), wanted, loaded, sites, before, after, keep))
-    if not found:
+    length = loaded.text_length(plan.length)
+    types = counts.most_frequent(plan.types, without=loaded.special_ids)
+    source = windows(text, loaded.encode, length, plan.seed)
+    tokens, drawn = draw_occurrences(source, types, loaded.vocabulary, plan.seed)
+    if not len(tokens):
         raise InputError(f"the text must hold at least one window of {length} tokens, but holds none; use a longer one")
-    return torch.cat(found)[:n_types], {name: torch.cat(pieces)[:n_types] for name, pieces in rows.items()}
-
-
-def _forward(
-    some: Int[Tensor, "w length"],
-    wanted: Bool[Tensor, "vocabulary"],
-    loaded: LoadedModel,
-    sites: list[Site],
-    before: Int[Tensor, "b"],
-    after: Int[Tensor, "c"],
-    see: Callable[[Site, Tensor], None],
-) -> Int[Tensor, "t"]:
-    """Run the windows, let `see` have the first occurrence of each wanted type, and want it no more."""
-    whole = torch.cat([before.expand(len(some), -1), some, after.expand(len(some), -1)], dim=1)
-    inside = torch.zeros(whole.shape, dtype=torch.bool)
-    inside[:, len(before) : len(before) + some.shape[1]] = True
-    places = (inside & wanted[whole]).flatten().nonzero()[:, 0]
-    types = whole.flatten()[places]
-    first = distinct_rows(types[:, None].double())
-    keep = torch.zeros(whole.numel(), dtype=torch.bool)
-    keep[places[first]] = True
-    device = next(loaded.model.parameters()).device
-    activations(loaded.model, sites, whole.to(device), keep.view_as(whole).to(device), see)
-    wanted[types[first]] = False
-    return types[first]
+    rows: dict[str, list[Tensor]] = {site.name: [] for site in sites}
+    some = max(_FORWARD // length, 1)
+    for batch, keep in zip(tokens.split(some), drawn.split(some), strict=True):
+        keep = loaded.beside_specials(keep, at_specials=False).to(plan.device)
+        framed = loaded.framed(batch).to(plan.device)
+        activations(loaded.model, sites, framed, keep, lambda site, piece: rows[site.name].append(piece))
+    return tokens[drawn], {name: torch.cat(pieces) for name, pieces in rows.items()}
 
 
 def site_records(
