@@ -129,9 +129,11 @@ def _mostly(values: Float[Tensor, "a"], least: float) -> bool:
 
 def _energies(part: Patches) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
     """Weighted squares of the rows around their mean: what lies outside of the plane, and all."""
-    flat = part.rows @ part.tangents
-    whole = torch.einsum("nk,nkd->n", part.weights, part.rows.double().square())
-    return whole - torch.einsum("nk,nkm->n", part.weights, flat.double().square()), whole
+    whole, flat = (
+        (part.weights * torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64).square()).sum(dim=1)
+        for rows in (part.rows, part.rows @ part.tangents)
+    )
+    return whole - flat, whole
 
 
 def _check_patches(part: Patches) -> None:

@@ -14,8 +14,9 @@ from torch import Tensor
 CANDIDATES = 2
 # Numbers in the candidates of the anchors that are held at once: a quarter of a GiB in fp32.
 _NUMBERS = 2**26
-# A block is multiplied so often by a patch's rows, with so many spare columns: enough where the plane stands out.
-_PASSES, _SPARE = 4, 8
+# A block is multiplied so often by a patch's rows, and further times once it is nearly right, with so many spare
+# columns: enough where the plane stands out.
+_PASSES, _FURTHER_PASSES, _SPARE = 4, 2, 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,21 +48,25 @@ def patches(
     """
     centred = rows - rows.mean(dim=0)
     length = centred.square().sum(dim=1)
+    d = rows.shape[1]
+    start = torch.randn(d, min(dimension + _SPARE, d), generator=torch.Generator().manual_seed(0)).to(rows)
     wide = min(CANDIDATES * k, len(rows))
-    for some in anchors.split(at_once(wide, rows.shape[1])):
+    for some in anchors.split(at_once(wide, d)):
         near = (length - 2 * centred[some] @ centred.T).topk(wide, dim=1, largest=False).indices
-        cloud, anchor = centred[near], centred[some][:, None]
-        plane, _ = _leading_plane(cloud, weights[near], dimension)
-        distance = ((cloud - anchor) @ plane).square().sum(dim=2)
-        place = distance.topk(k, dim=1, largest=False).indices
-        near = near.gather(1, place)
-        tangents, gap = _leading_plane(centred[near], weights[near], dimension)
+        anchor = centred[some][:, None]
+        cloud = centred[near].sub_(anchor)
+        guess, _ = _leading(cloud, weights[near], start, _PASSES)
+        distance = (cloud @ guess[:, :, :dimension]).square().sum(dim=2)
+        near = near.gather(1, distance.topk(k, dim=1, largest=False).indices)
+        cloud = centred[near].sub_(anchor)
+        directions, variances = _leading(cloud, weights[near], guess, _FURTHER_PASSES)
+        tangents, gap = directions[:, :, :dimension], variances[:, dimension - 1] / variances[:, dimension]
         # Once more from near to far: the plane has turned a little.
-        coordinates = (centred[near] - anchor) @ tangents
-        place = coordinates.square().sum(dim=2).argsort(dim=1)
-        near, coordinates = near.gather(1, place), coordinates.gather(1, place[:, :, None].expand_as(coordinates))
-        around = around_mean(centred[near], weights[near])
-        yield Patches(near, around, tangents, gap, coordinates, weights[near])
+        coordinates = cloud @ tangents
+        order = coordinates.square().sum(dim=2).argsort(dim=1)
+        near, coordinates = near.gather(1, order), coordinates.gather(1, order[:, :, None].expand_as(coordinates))
+        cloud = centred[near].sub_(anchor)
+        yield Patches(near, around_mean(cloud, weights[near]), tangents, gap, coordinates, weights[near])
 
 
 def at_once(k: int, d: int) -> int:
@@ -75,16 +80,13 @@ def around_mean(cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"]) ->
     return cloud - torch.einsum("ak,akd->ad", share, cloud)[:, None]
 
 
-def _leading_plane(
-    cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"], dimension: int
-) -> tuple[Float[Tensor, "a d m"], Float[Tensor, "a"]]:
-    """The plane of most variance of each cloud (local PCA), and its least variance over the most outside of it."""
-    rows = around_mean(cloud, weights) * weights.sqrt()[:, :, None].to(cloud)
-    d = rows.shape[2]
-    block = torch.randn(d, min(dimension + _SPARE, d), generator=torch.Generator().manual_seed(0)).to(rows)
-    for _ in range(_PASSES):
+def _leading(
+    cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"], block: Float[Tensor, "*a d b"], passes: int
+) -> tuple[Float[Tensor, "a d b"], Float[Tensor, "a b"]]:
+    """Directions of most variance of each cloud (local PCA) and these variances, from a block of first guesses."""
+    rows = around_mean(cloud, weights).mul_(weights.sqrt()[:, :, None].to(cloud))
+    for _ in range(passes):
         block = torch.linalg.qr(rows.transpose(1, 2) @ (rows @ block)).Q
     inside = (rows @ block).double()
     values, turn = torch.linalg.eigh(inside.transpose(1, 2) @ inside)
-    gap = values[:, -dimension] / values[:, -dimension - 1].clamp_min(1e-300)
-    return block @ turn[:, :, -dimension:].flip(2).to(block), gap
+    return block @ turn.flip(2).to(block), values.flip(1).clamp_min(1e-300)

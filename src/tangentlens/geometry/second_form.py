@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
@@ -133,17 +133,31 @@ def second_forms(patch: Patches, noise: Float[Tensor, "a"] | None = None) -> Sec
     u = u / size[:, None, None]
     first, second = torch.triu_indices(m, m, device=u.device)
     design = torch.cat([torch.ones_like(u[:, :, :1]), u, u[:, :, first] * u[:, :, second]], dim=2)
-    root = weights.sqrt()[:, :, None]
-    q, r = torch.linalg.qr(design * root)
-    _check_spread(r, design.shape[1])
+    # With columns of length 1 the normal equations lose few digits.
+    weighted = design * weights.sqrt()[:, :, None]
+    length = weighted.norm(dim=1).clamp_min(1e-300)
+    weighted = weighted / length[:, None]
+    normal = weighted.transpose(1, 2) @ weighted
+    half, failed = torch.linalg.cholesky_ex(normal)
+    _check_spread(half.diagonal(dim1=1, dim2=2), length, failed, design.shape[1])
     # fitted = design @ solve @ rows
-    solve = torch.linalg.solve_triangular(r, (q * root).transpose(1, 2), upper=True)
+    solve = torch.cholesky_inverse(half) @ (weighted * weights.sqrt()[:, :, None]).transpose(1, 2) / length[:, :, None]
     coefficients = (solve.to(patch.rows) @ patch.rows).double()
-    noise = _noise(patch, design, solve, coefficients, weights) if noise is None else noise
+    # What the fit makes of noise of variance 1.
+    spread = solve @ solve.transpose(1, 2)
+    if noise is None:
+        left = patch.rows - design.to(patch.rows) @ coefficients.to(patch.rows)
+        square = torch.linalg.vector_norm(left, dim=2, dtype=torch.float64).square()
+        # The fit takes some of it in.
+        taken = 2 * (weights * (design * solve.transpose(1, 2)).sum(dim=2)).sum(dim=1)
+        again = (normal * length[:, :, None] * length[:, None] * spread).sum(dim=(1, 2))
+        freedom = weights.sum(dim=1) - taken + again
+        noise = (weights * square).sum(dim=1) / freedom.clamp_min(1e-300)
     # y = ... + A_ab u_a u_b, but A_aa / 2 on the diagonal.
     factor = torch.where(first == second, 2.0, 1.0).to(u) / size[:, None].square()
-    form, spread = coefficients[:, m + 1 :] * factor[:, :, None], solve[:, m + 1 :] * factor[:, :, None]
-    products = form @ form.transpose(1, 2) - noise[:, None, None] * (spread @ spread.transpose(1, 2))
+    form = coefficients[:, m + 1 :] * factor[:, :, None]
+    added = spread[:, m + 1 :, m + 1 :] * factor[:, :, None] * factor[:, None]
+    products = form @ form.transpose(1, 2) - noise[:, None, None] * added
     return SecondForms(products, noise, _orthonormal(coefficients[:, 1 : m + 1].transpose(1, 2)).to(patch.rows))
 
 
@@ -153,28 +167,16 @@ def _orthonormal(planes: Float[Tensor, "a d m"]) -> Float[Tensor, "a d m"]:
     return left @ right
 
 
-def _noise(
-    patch: Patches,
-    design: Float[Tensor, "a k p"],
-    solve: Float[Tensor, "a p k"],
-    coefficients: Float[Tensor, "a p d"],
-    weights: Float[Tensor, "a k"],
-) -> Float[Tensor, "a"]:
-    """Variance around the fit, summed over directions, without bias: the fit takes some of it in."""
-    left = patch.rows - (design.to(patch.rows) @ coefficients.to(patch.rows))
-    hat = (design * solve.transpose(1, 2)).sum(dim=2)
-    reach = (design @ (solve @ solve.transpose(1, 2)) * design).sum(dim=2)
-    freedom = (weights * (1 - 2 * hat + reach)).sum(dim=1)
-    return (weights * left.double().square().sum(dim=2)).sum(dim=1) / freedom.clamp_min(1e-300)
+def _check_spread(new: Float[Tensor, "a p"], length: Float[Tensor, "a p"], failed: Int[Tensor, "a"], k: int) -> None:
+    """Refuse patches that do not spread in all squares and products of coordinates.
 
-
-def _check_spread(r: Float[Tensor, "a p p"], k: int) -> None:
-    """Refuse patches that do not spread in all squares and products of coordinates."""
-    diagonal = r.diagonal(dim1=1, dim2=2).abs()
-    bad = int((diagonal.amin(dim=1) <= 1e-8 * diagonal.amax(dim=1)).sum())
+    `length` is that of each monomial, and `new` the part of it that those before do not have.
+    """
+    shortest = (new * length).amin(dim=1) / length.amax(dim=1)
+    bad = int(((failed > 0) | (new.amin(dim=1) <= 1e-6) | (shortest <= 1e-8)).sum())
     if bad:
         raise InputError(
-            f"the {k} rows of a patch must spread over all {r.shape[1]} monomials of a quadratic, but in {bad} of "
-            f"{len(r)} patches they do not (rows on a grid or a line, or weights that leave too few of them); ask for "
-            "a smaller dimension, a larger k, or more even weights"
+            f"the {k} rows of a patch must spread over all {new.shape[1]} monomials of a quadratic, but in {bad} of "
+            f"{len(new)} patches they do not (rows on a grid or a line, or weights that leave too few of them); ask "
+            "for a smaller dimension, a larger k, or more even weights"
         )
