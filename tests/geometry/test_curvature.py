@@ -256,6 +256,18 @@ def test_turning_and_scaling_the_rows():
         assert again.radius == pytest.approx(factor * found.radius, rel=1e-4)
 
 
+def test_weights_that_have_nothing_to_do_with_the_place_change_nothing():
+    """Around anchors that are heavy themselves, in a cloud where any plane is as good as another."""
+    make = torch.Generator().manual_seed(0)
+    cloud = torch.randn(3000, 30, generator=make)
+    weights = torch.arange(1, 3001).double().pow(-1)[torch.randperm(3000, generator=make)]
+    found = local_geometry(cloud, anchors=weights.multinomial(128, generator=make), k=80, dimension=3)
+    for alpha in (0.0, 0.25, 0.5, 0.75):
+        again = found.refitted(weights.pow(alpha)[found.neighbours])
+        assert again.low == 0 < again.high, alpha
+    assert found.refitted(torch.ones(found.neighbours.shape)).value == pytest.approx(found.rms_curvature.value)
+
+
 def test_equal_rows_are_one_row_that_is_seen_more_often():
     made = manifolds.sphere(1000, 2, 6, noise=0.01)
     times = torch.randint(1, 4, (1000,), generator=torch.Generator().manual_seed(0))

@@ -1,29 +1,14 @@
 import math
 
-import polars as pl
 import pytest
 
-from tangentlens.report.findings import findings, profile_table, read_runs, share_table
+from cells import cell, profile_cells, shares
+from tangentlens.report.findings import findings
+from tangentlens.report.reading import read_runs
+from tangentlens.report.tables import share_table
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
-
-
-def cell(metric, value, low=None, high=None, **about):
-    defaults = {"model": "m", "site": "mean", "quantity": "gradient", "rank": 4}
-    return Record(**{**defaults, **about}, metric=metric, value=value, ci_low=low, ci_high=high)
-
-
-def shares(step, proxy, ratio, low, p_values=(0.9,)):
-    return [
-        cell("share", proxy, proxy - 0.05, proxy + 0.05, variant="semi_nmf", order=1.0, step=step),
-        cell("share", 0.125, 0.125, 0.125, variant="random", order=1.0, step=step),
-        cell("log_ratio", ratio, low, ratio + 0.1, variant="normal", order=1.0, step=step),
-        cell("log_ratio", 0.0, -0.1, 0.1, variant="pca", order=1.0, step=step),
-        *(
-            cell("p_value", p, variant="random", order=1.0, step=step, site=f"resid.{i}")
-            for i, p in enumerate(p_values)
-        ),
-    ]
+from tangentlens.studies.visibility import CORRELATION, P_VALUE, RATIO
 
 
 def texts(*records):
@@ -60,20 +45,6 @@ def test_a_change_is_called_one_only_if_the_intervals_are_apart(last, says):
     assert says in texts(cell("anisotropy", 0.2, 0.1, 0.3, **about), cell("anisotropy", *last, step=5, **about))
 
 
-def test_the_table_sets_the_proxy_beside_its_controls():
-    table = share_table(as_frame("r", shares(3, 0.2, 0.1, 0.0) + shares(8, 0.3, 0.7, 0.5)))
-    assert table.rows() == [
-        ("r", "m", 8, "energy", "semi_nmf", "0.300 [0.250, 0.350]", ""),
-        ("r", "m", 8, "energy", "random", "0.125", ""),
-    ]
-
-
-def test_the_table_has_the_proxys_ratio_to_each_control():
-    pca = cell("share", 0.3, 0.2, 0.4, variant="pca", order=1.0, step=8)
-    table = share_table(as_frame("r", [*shares(8, 0.3, 0.7, 0.5), pca]))
-    assert table.filter(subspace="pca")["proxy / it"].to_list() == ["1.00 [0.905, 1.11]"]
-
-
 def test_a_turn_in_between_is_told():
     about = {"quantity": "activation", "rank": None}
     values = {0: (0.2, 0.1, 0.3), 5: (0.8, 0.7, 0.9), 9: (0.5, 0.4, 0.6)}
@@ -105,6 +76,24 @@ def test_the_last_step_is_the_last_that_was_measured_and_the_others_are_named():
     assert "Not measured everywhere at steps 9: too few sequences." in said
 
 
+def test_frequencies_hide_or_show_curvature_only_beyond_those_dealt_out_at_random():
+    records = []
+    for place, (ratio, p_value) in enumerate([(0.8, 0.001), (1.4, 0.001), (0.7, 0.04), (1.0, 0.5)]):
+        about = {"site": f"resid.{place}", "depth": float(place), "quantity": "activation"}
+        records += [
+            cell(RATIO, ratio, ratio - 0.1, ratio + 0.1, variant="corpus alpha=1", **about),
+            cell(RATIO + P_VALUE, p_value, variant="corpus alpha=1", **about),
+            cell(CORRELATION, -0.1, -0.2, 0.0, variant="corpus", **about),
+            cell(CORRELATION + P_VALUE, 0.001, variant="corpus", **about),
+            cell("resolved", 0.0, **about),
+        ]
+    said = texts(*records)
+    # 0.04 times two is no longer below 0.05.
+    assert "hide curvature at resid.0, show more of it at resid.1, and do no more than frequencies dealt out" in said
+    assert "at the other 2 of 4 sites" in said
+    assert "at 4 of them. The planes stand out at 0" in said
+
+
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
     runs = [create_run(tmp_path / place / "run", {}) for place in "ab"]
     for run in runs:
@@ -114,21 +103,8 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
     assert read_runs(runs[:1])["run"].unique().to_list() == ["run"]
 
 
-def test_records_without_shares_give_no_findings_and_an_empty_table():
+def test_records_without_shares_give_no_findings():
     assert findings(as_frame("r", [Record(model="m", metric="loss", value=1.0)])) == []
-    assert share_table(as_frame("r", [Record(model="m", metric="loss", value=1.0)])).height == 0
-    assert isinstance(share_table(as_frame("r", [])), pl.DataFrame)
-
-
-def profile_cells(metric, values, variant="", half=0.01):
-    about = {"quantity": "activation", "rank": None, "ci_over": "batches", "variant": variant}
-    return [
-        cell(metric, value, value - half, value + half, site=f"resid.{i}", depth=i / (len(values) - 1), **about)
-        for i, value in enumerate(values)
-    ] + [
-        cell(f"{metric}_sd", half / 2, site=f"resid.{i}", depth=i / (len(values) - 1), quantity="activation", rank=None)
-        for i in range(len(values))
-    ]
 
 
 @pytest.mark.parametrize(
@@ -151,9 +127,3 @@ def test_clusters_are_called_rounder_or_longer_by_their_intervals():
     random = profile_cells("local_anisotropy", [0.3, 0.3, 0.3], variant="matched")
     said = texts(*inside, *random)
     assert "below that of as many random rows at 1 of 3 sites and above it at 1 (means 0.300 and 0.300)" in said
-
-
-def test_a_profile_is_a_table_of_means_and_deviations_in_order_of_depth():
-    table = profile_table(as_frame("r", profile_cells("anisotropy", [0.2, 0.5, 0.1]) + profile_cells("rankme", [1, 2])))
-    assert table.columns == ["run", "model", "site", "anisotropy"]
-    assert table["anisotropy"].to_list() == ["0.2 ±0.005", "0.5 ±0.005", "0.1 ±0.005"]

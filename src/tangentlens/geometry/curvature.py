@@ -18,9 +18,9 @@ from tangentlens.geometry.dimension import intrinsic_dimension
 from tangentlens.geometry.groups import compact_groups, mean_over_anchors, over_anchors, ratio_over_anchors
 from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.neighbours import equal_rows
-from tangentlens.geometry.patch_fit import PatchFit, half_forms
+from tangentlens.geometry.patch_fit import PatchFit, half_forms, refitted
 from tangentlens.geometry.patch_sizes import ROWS_PER_MONOMIAL, Choice, choose_size, fits_of_sizes, patch_sizes
-from tangentlens.geometry.patches import CANDIDATES
+from tangentlens.geometry.patches import CANDIDATES, without_anchor
 from tangentlens.geometry.rows import as_numbers, as_rows, unit_scale
 from tangentlens.geometry.second_form import SecondForms, n_monomials
 from tangentlens.geometry.subspace import Subspace
@@ -173,9 +173,8 @@ class LocalGeometry:
 
     def visible_ratio(self, weights: Any) -> Interval:
         """The same over the visible curvature of rows that all count alike; NaN if that may be 0."""
-        weights, bends = self._checked(weights), self._bends[0]
-        bent, spread = (weights * bends).sum(dim=1), (weights * self._distances).sum(dim=1)
-        bent_even, spread_even = bends.sum(dim=1), self._distances.sum(dim=1)
+        bent, spread = self.sums(weights)
+        bent_even, spread_even = self.sums(torch.ones(self.neighbours.shape))
 
         def ratio(mask: Tensor) -> float:
             above, below = bent[mask].sum() / spread[mask].sum(), bent_even[mask].sum() / spread_even[mask].sum()
@@ -184,6 +183,16 @@ class LocalGeometry:
         if ratio_over_anchors(bent_even, spread_even, self.groups).low <= 0:
             return _UNKNOWN
         return over_anchors(ratio, self.groups)
+
+    def refitted(self, weights: Any) -> Interval:
+        """The root mean square curvature if each patch's rows, from near to far, counted by `weights` in its form."""
+        forms = refitted(self.rows, self.choice.fit, self._checked(weights))
+        return self._length([forms.mean_square()])
+
+    def sums(self, weights: Any) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
+        """Weighted sums over each patch of |II(u, u) / 2|^2 and of |u|^2, whose ratio is the visible curvature."""
+        weights = self._checked(weights)
+        return (weights * self._bends[0]).sum(dim=1), (weights * self._distances).sum(dim=1)
 
     def normal_space(self, anchor: int) -> Subspace:
         """All directions that are orthogonal to the tangent plane of an anchor, by its place among the anchors."""
@@ -217,7 +226,7 @@ class LocalGeometry:
                 f"weights must be a number of at least 0, not all 0, for each of {tuple(shape)} rows of patches, but "
                 f"their shape is {tuple(weights.shape)}" + (" and some are not" if weights.shape == shape else "")
             )
-        return weights.to(self._distances)
+        return without_anchor(weights.to(self._distances))
 
     @property
     def _forms(self) -> tuple[SecondForms, SecondForms]:
@@ -268,7 +277,8 @@ def local_geometry(
         k: Rows of a patch.
         radius: In place of `k`: as many rows as patches of this radius hold, on median.
         dimension: Of the tangent planes; `patch_dimension` by default.
-        weights: How often each row is seen; alike by default. They count in planes, forms and visible curvature.
+        weights: How often each row is seen; alike by default. They count in forms and visible curvature; in planes, and
+            in which rows are in a patch, all count alike.
         anchors: Which rows to look around, in place of a draw.
         seed: Of the draw of anchors.
 

@@ -16,6 +16,7 @@ from tangentlens.geometry.second_form import SecondForms, n_monomials, second_fo
 _JUMP = 3.0
 # Where the variance in the plane falls below so many times that outside of it, noise decides which plane it is.
 RESOLVED = 4.0
+_ALL = slice(None)
 # Rows for each monomial that make halves of a patch large enough.
 _HALVED = 3
 # Curvature times radius below so many roundings is none.
@@ -100,25 +101,35 @@ def half_forms(rows: Float[Tensor, "n d"], fit: PatchFit) -> tuple[SecondForms, 
     """The forms of every other row of each patch, and of the rest; None if patches are too small to be halved."""
     if fit.k < _HALVED * n_monomials(fit.forms.dimension):
         return None
-    halves: list[SecondForms] = []
-    for half in (slice(0, None, 2), slice(1, None, 2)):
-        near, weights, coordinates = fit.neighbours[:, half], fit.weights[:, half], fit.coordinates[:, half]
-        parts = [
-            second_forms(
-                Patches(
-                    near[some],
-                    around_mean(rows[near[some]], weights[some]),
-                    fit.forms.tangents[some],
-                    fit.gap[some],
-                    coordinates[some],
-                    weights[some],
-                ),
-                fit.forms.noise[some],
-            )
-            for some in torch.arange(len(near)).split(at_once(fit.k, rows.shape[1]))
-        ]
-        halves.append(replace(fit, forms=SecondForms.joined(parts)).straightened().forms)
-    return halves[0], halves[1]
+    one, other = (refitted(rows, fit, fit.weights, slice(start, None, 2), fit.forms.noise) for start in (0, 1))
+    return one, other
+
+
+def refitted(
+    rows: Float[Tensor, "n d"],
+    fit: PatchFit,
+    weights: Float[Tensor, "a k"],
+    part: slice = _ALL,
+    noise: Float[Tensor, "a"] | None = None,
+) -> SecondForms:
+    """The forms of the same patches with other weights, or of a part of each patch with a noise that is known."""
+    check_weights(weights, fit.forms.dimension)
+    near, weights, coordinates = fit.neighbours[:, part], weights[:, part], fit.coordinates[:, part]
+    forms = [
+        second_forms(
+            Patches(
+                near[some],
+                around_mean(rows[near[some]], weights[some]),
+                fit.forms.tangents[some],
+                fit.gap[some],
+                coordinates[some],
+                weights[some],
+            ),
+            None if noise is None else noise[some],
+        )
+        for some in torch.arange(len(near)).split(at_once(fit.k, rows.shape[1]))
+    ]
+    return replace(fit, forms=SecondForms.joined(forms)).straightened().forms
 
 
 def _mostly(values: Float[Tensor, "a"], least: float) -> bool:
@@ -138,6 +149,7 @@ def _energies(part: Patches) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
 
 def _check_patches(part: Patches) -> None:
     """Refuse patches that fall apart, or in which too few rows count."""
+    check_weights(part.weights, part.coordinates.shape[2])
     a, k, m = part.coordinates.shape
     distance = part.coordinates.norm(dim=2)[:, m + 1 :]
     apart = int((distance[:, 1:] > _JUMP * distance[:, :-1]).any(dim=1).sum())
@@ -146,11 +158,15 @@ def _check_patches(part: Patches) -> None:
             f"the rows around an anchor must be one piece, but in {apart} of {a} patches of {k} rows the distance "
             f"grows by more than {_JUMP:g} from one neighbour to the next; take one row of each cluster, or a smaller k"
         )
-    needed = n_monomials(m)
-    count = part.weights.sum(dim=1).square() / part.weights.square().sum(dim=1)
+
+
+def check_weights(weights: Float[Tensor, "a k"], dimension: int) -> None:
+    """Refuse weights that leave too few rows of patches."""
+    needed = n_monomials(dimension)
+    count = weights.sum(dim=1).square() / weights.square().sum(dim=1)
     if float(count.median()) <= needed:
         raise InputError(
-            f"weights must leave more than {needed} rows of a patch, the monomials of a quadratic in {m} coordinates, "
-            f"but of {k} rows they leave {float(count.median()):.1f} (squared sum over sum of squares); pass more even "
-            "weights, a larger k or a smaller dimension"
+            f"weights must leave more than {needed} rows of a patch, the monomials of a quadratic in {dimension} "
+            f"coordinates, but of {weights.shape[1]} rows they leave {float(count.median()):.1f} (squared sum over sum "
+            "of squares); pass more even weights, a larger k or a smaller dimension"
         )

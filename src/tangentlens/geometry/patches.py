@@ -55,18 +55,25 @@ def patches(
         near = (length - 2 * centred[some] @ centred.T).topk(wide, dim=1, largest=False).indices
         anchor = centred[some][:, None]
         cloud = centred[near].sub_(anchor)
-        guess, _ = _leading(cloud, weights[near], start, _PASSES)
+        guess, _ = _leading(cloud, start, _PASSES)
         distance = (cloud @ guess[:, :, :dimension]).square().sum(dim=2)
         near = near.gather(1, distance.topk(k, dim=1, largest=False).indices)
         cloud = centred[near].sub_(anchor)
-        directions, variances = _leading(cloud, weights[near], guess, _FURTHER_PASSES)
+        directions, variances = _leading(cloud, guess, _FURTHER_PASSES)
         tangents, gap = directions[:, :, :dimension], variances[:, dimension - 1] / variances[:, dimension]
         # Once more from near to far: the plane has turned a little.
         coordinates = cloud @ tangents
         order = coordinates.square().sum(dim=2).argsort(dim=1)
         near, coordinates = near.gather(1, order), coordinates.gather(1, order[:, :, None].expand_as(coordinates))
-        cloud = centred[near].sub_(anchor)
-        yield Patches(near, around_mean(cloud, weights[near]), tangents, gap, coordinates, weights[near])
+        cloud, counted = centred[near].sub_(anchor), without_anchor(weights[near])
+        yield Patches(near, around_mean(cloud, counted), tangents, gap, coordinates, counted)
+
+
+def without_anchor(weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k"]:
+    """Weights that leave the anchor out, from which rows are chosen: it lies in their middle, less noisy than they."""
+    weights = weights.clone()
+    weights[:, 0] = 0
+    return weights
 
 
 def at_once(k: int, d: int) -> int:
@@ -81,10 +88,14 @@ def around_mean(cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"]) ->
 
 
 def _leading(
-    cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"], block: Float[Tensor, "*a d b"], passes: int
+    cloud: Float[Tensor, "a k d"], block: Float[Tensor, "*a d b"], passes: int
 ) -> tuple[Float[Tensor, "a d b"], Float[Tensor, "a b"]]:
-    """Directions of most variance of each cloud (local PCA) and these variances, from a block of first guesses."""
-    rows = around_mean(cloud, weights).mul_(weights.sqrt()[:, :, None].to(cloud))
+    """Directions of most variance of each cloud (local PCA) and these variances, from a block of first guesses.
+
+    All rows count alike, whatever their weights: a plane that leans towards a few of them takes their noise in, and
+    they then look less curved than they are.
+    """
+    rows = cloud - cloud.mean(dim=1, keepdim=True)
     for _ in range(passes):
         block = torch.linalg.qr(rows.transpose(1, 2) @ (rows @ block)).Q
     inside = (rows @ block).double()

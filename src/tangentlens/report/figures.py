@@ -19,7 +19,7 @@ from plotly.subplots import make_subplots
 from tangentlens.alignment.tangent_result import PROXY
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.profile import BATCHES, SHAPE
-from tangentlens.report.findings import MEASURE, PROFILED, last_measured
+from tangentlens.report.reading import MEASURE, PROFILED, last_measured
 from tangentlens.studies.visibility import ANALYTIC, RATIO, VISIBLE
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.
@@ -210,8 +210,8 @@ def visible_curvature(records: pl.DataFrame) -> Figure | None:
     ends = ranges.agg(low=pl.min("value"), high=pl.max("value")).to_dicts()
     told = "; ".join(f"{row['of']} {row['low']:.2f} to {row['high']:.2f}" for row in ends)
     caption = (
-        "Patches around anchors: in a model, types drawn as the corpus draws tokens. Bars: 95% jackknife intervals "
-        "over anchors."
+        "Patches around anchors: in a model, types drawn as the corpus draws tokens. Bars: 95% intervals over anchors; "
+        "in a model also over which types are frequent."
     )
     what = "Curvature visible at the corpus' frequencies, over that of types that count alike"
     plot = _styled(plot, 500).update_layout(legend={"y": -0.2})

@@ -2,44 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import polars as pl
 
 from tangentlens.alignment.checks import VERDICTS
 from tangentlens.alignment.corrections import benjamini_hochberg, holm
-from tangentlens.alignment.tangent_result import PROXY, WHAT
+from tangentlens.alignment.tangent_result import PROXY
 from tangentlens.alignment.tangent_test import CONTROLS
 from tangentlens.alignment.verdict import emergence
-from tangentlens.geometry.interval import Interval
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.profile import BATCHES, SHAPE
-from tangentlens.runs.run import Run
-from tangentlens.studies.visibility import ANALYTIC, CORRELATION, HELD, RATIO
+from tangentlens.report.reading import HEADLINES, PROFILED, Row, interval_text, last_measured, ratio_text
+from tangentlens.studies.visibility import ANALYTIC, CORRELATION, HELD, P_VALUE, RATIO
 
 # A log-ratio nearer to 0 than this is called 'about as much': 5%.
 CLOSE = 0.05
-
-# What of a profile is told and shown, and how it is called there.
-PROFILED = {
-    "anisotropy": "anisotropy",
-    "mean_cosine": "mean cosine",
-    "intrinsic_dimension": "dimension",
-    f"intrinsic_dimension:{ONE_PER_TYPE}": "dimension of types",
-    "manifold_entropy": "entropy (nats)",
-    "effective_rank": "effective rank",
-    "isoscore": "IsoScore",
-    "local_anisotropy": "anisotropy inside clusters",
-    "local_anisotropy:matched": "anisotropy of as many random rows",
-}
-# A measure's name in `PROFILED`, from its columns in the records.
-MEASURE = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
-# Those that have a sentence on their shape, and a column in the table.
-HEADLINES = tuple(PROFILED)[:5]
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -57,19 +36,6 @@ def findings(records: pl.DataFrame) -> list[Finding]:
     for (run, model), rows in records.group_by(["run", "model"], maintain_order=True):
         found += [Finding(str(run), str(model), text) for text in _sentences(rows)]
     return found
-
-
-def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
-    """The records of all runs, under their names, or under their paths where two have the same name."""
-    names = [run.name for run in runs]
-    clash = len(set(names)) < len(names)
-    labels = [str(run.path) if clash else run.name for run in runs]
-    return pl.concat([run.records.with_columns(run=pl.lit(label)) for run, label in zip(runs, labels, strict=True)])
-
-
-def last_measured(rows: pl.DataFrame) -> pl.DataFrame:
-    """Only the last step of each model; to be asked of rows of one metric, which not every step may have."""
-    return rows.filter(pl.col("step") == pl.col("step").max().over("run", "model"))
 
 
 def _sentences(rows: pl.DataFrame) -> Iterator[str]:
@@ -98,22 +64,32 @@ def _visibility(rows: pl.DataFrame) -> Iterator[str]:
         one = {found["metric"]: found for found in rows.iter_rows(named=True) if found["variant"] in ("", "alpha=1")}
         fell = one[HELD]
         yield (
-            f"With frequencies that fall with the distance, {_interval(row)} of the curvature of even types is "
+            f"With frequencies that fall with the distance, {interval_text(row)} of the curvature of even types is "
             f"visible, where {one[RATIO + ANALYTIC]['value']:.3g} follows from the true curvature; it fell with every "
             f"step of alpha in {round(fell['value'] * fell['n'])} of {fell['n']} further draws."
         )
     at = last.filter(pl.col("site") != "", pl.col("variant").str.starts_with("corpus"))
     if at.height:
-        less, more = (at.filter(kept)["site"].to_list() for kept in (pl.col("ci_high") < 1, pl.col("ci_low") > 1))
+        less, more = _unlike_dealt(rows, RATIO, "corpus alpha=1", than=1.0)
+        near, _ = _unlike_dealt(rows, CORRELATION, "corpus", than=0.0)
         resolved = rows.filter(pl.col("metric") == "resolved")["value"].sum()
-        near = rows.filter(pl.col("metric") == CORRELATION, pl.col("variant") == "corpus")
         yield (
             f"Around types drawn as in the corpus, its frequencies hide curvature at {', '.join(less) or 'no site'}, "
-            f"show more of it at {', '.join(more) or 'no site'}, and make no sure difference at the other "
-            f"{at.height - len(less) - len(more)} of {at.height} sites. Frequency falls with the distance, which would "
-            f"hide it, at {near.filter(pl.col('ci_high') < 0).height} of them. The planes stand out at {resolved:.0f}: "
+            f"show more of it at {', '.join(more) or 'no site'}, and do no more than frequencies dealt out at random "
+            f"at the other {at.height - len(less) - len(more)} of {at.height} sites (Holm-corrected). Frequency falls "
+            f"with the distance, which would hide it, at {len(near)} of them. The planes stand out at {resolved:.0f}: "
             "elsewhere this is no curvature of a surface, but of patches as they are."
         )
+
+
+def _unlike_dealt(rows: pl.DataFrame, metric: str, variant: str, than: float) -> tuple[list[str], list[str]]:
+    """Sites with less, and with more, than frequencies dealt out to types at random give."""
+    here = rows.filter(pl.col("variant") == variant)
+    tests = here.filter(pl.col("metric") == metric + P_VALUE).with_columns(
+        sure=pl.col("value").map_batches(holm, return_dtype=pl.Float64) < 0.05
+    )
+    sure = here.filter(pl.col("metric") == metric, pl.col("site").is_in(tests.filter("sure")["site"].to_list()))
+    return sure.filter(pl.col("value") < than)["site"].to_list(), sure.filter(pl.col("value") > than)["site"].to_list()
 
 
 def _loss(rows: pl.DataFrame) -> Iterator[str]:
@@ -141,11 +117,11 @@ def _share(rows: pl.DataFrame, order: float, what: str) -> Iterator[str]:
     rank = "" if proxy["rank"] is None else f"rank-{proxy['rank']} "
     chance = f" (chance {shares['random']['value']:.3g})" if "random" in shares else ""
     told = "; ".join(
-        f"{_word(ratios[name])} {name} ({_ratio(ratios[name])} times)" for name in CONTROLS if name in ratios
+        f"{_word(ratios[name])} {name} ({ratio_text(ratios[name])} times)" for name in CONTROLS if name in ratios
     )
     yield (
-        f"At step {proxy['step']} the {rank}proxy takes {_interval(proxy)} of the gradient's {what} on average over "
-        f"sites{chance}{': ' if told else ''}{told}."
+        f"At step {proxy['step']} the {rank}proxy takes {interval_text(proxy)} of the gradient's {what} on average "
+        f"over sites{chance}{': ' if told else ''}{told}."
     )
 
 
@@ -206,10 +182,10 @@ def _frequency(rows: pl.DataFrame) -> Iterator[str]:
         if PROXY in ratios:
             row = ratios[PROXY]
             word = "above" if row["ci_low"] > 0 else "below" if row["ci_high"] < 0 else "not told apart from"
-            pca = f"; pca's is {_ratio(ratios['pca'])} times" if "pca" in ratios else ""
+            pca = f"; pca's is {ratio_text(ratios['pca'])} times" if "pca" in ratios else ""
             yield (
                 f"By {kind} token, the proxy's energy share on the most frequent quarter of the text is {word} that on "
-                f"the rarest ({_ratio(row)} times{pca})."
+                f"the rarest ({ratio_text(row)} times{pca})."
             )
 
 
@@ -248,11 +224,11 @@ def _shapes(rows: pl.DataFrame) -> Iterator[str]:
         )
         value = f"{there['value'][0]:#.3g} at {row['site']}"
         told = {
-            "bell": f"a bell, {value}, above the higher end by {_interval(row)}",
-            "valley": f"a valley, {value}, off the lower end by {_interval(row)}",
-            "irregular": f"irregular, {value}, off both ends by at least {_interval(row)}, but no bell or valley",
-            "monotone": f"no bell or valley, and the last site is off the first by {_interval(row)}",
-            "flat": f"flat, the last site is off the first by {_interval(row)}",
+            "bell": f"a bell, {value}, above the higher end by {interval_text(row)}",
+            "valley": f"a valley, {value}, off the lower end by {interval_text(row)}",
+            "irregular": f"irregular, {value}, off both ends by at least {interval_text(row)}, but no bell or valley",
+            "monotone": f"no bell or valley, and the last site is off the first by {interval_text(row)}",
+            "flat": f"flat, the last site is off the first by {interval_text(row)}",
         }[kind]
         yield f"{what[0].upper()}{what[1:]} over depth: {told} (over batches)."
 
@@ -307,7 +283,7 @@ def _above(a: Row, b: Row) -> bool:
 
 
 def _at(row: Row) -> str:
-    return f"{_interval(row)} (step {row['step']})"
+    return f"{interval_text(row)} (step {row['step']})"
 
 
 def _middle_site(rows: pl.DataFrame) -> str | None:
@@ -316,78 +292,3 @@ def _middle_site(rows: pl.DataFrame) -> str | None:
     if known.is_empty():
         return None
     return str(known.sort((pl.col("depth") - 0.5).abs(), maintain_order=True)["site"][0])
-
-
-def _interval(row: Row) -> str:
-    """A value that is known exactly, as chance is, has no interval."""
-    exact = row["ci_low"] == row["ci_high"]
-    return f"{row['value']:#.3g}" if exact else repr(Interval(row["value"], row["ci_low"], row["ci_high"]))
-
-
-def _ratio(row: Row) -> str:
-    return repr(Interval(row["value"], row["ci_low"], row["ci_high"]).exp())
-
-
-def share_table(records: pl.DataFrame) -> pl.DataFrame:
-    """Proxy beside controls at each model's last measured step, on average over sites, as text with intervals."""
-    key = ["run", "model", "step", "order", "variant"]
-    rows = records.filter(pl.col("site") == MEAN_SITE, pl.col("freq_bin") == "all")
-    estimate = pl.struct("value", "ci_low", "ci_high")
-    shares = last_measured(rows.filter(pl.col("metric") == "share")).select(*key, share=_told(estimate, _interval))
-    ratios = rows.filter(pl.col("metric") == "log_ratio").select(*key, ratio=_told(estimate, _ratio))
-    return (
-        shares.join(ratios, on=key, how="left")
-        .sort("run", "model", "order", pl.col("variant").cast(pl.Enum([PROXY, *CONTROLS])))
-        .select(
-            "run",
-            "model",
-            "step",
-            pl.col("order").replace_strict(WHAT).alias("share of"),
-            pl.col("variant").alias("subspace"),
-            "share",
-            pl.col("ratio").fill_null("").alias("proxy / it"),
-        )
-    )
-
-
-def controls_table(records: pl.DataFrame) -> pl.DataFrame:
-    """Site by site, the proxy's energy share beside that of every control, where a run has no mean over sites."""
-    key = ["run", "model", "site"]
-    rows = records.filter(pl.col("freq_bin") == "all", pl.col("order") == 1)
-    shares = rows.filter(pl.col("metric") == "share").filter(~(pl.col("site") == MEAN_SITE).any().over("run", "model"))
-    told = shares.with_columns(
-        told=_told(
-            pl.struct("variant", "value", "ci_low", "ci_high"),
-            lambda row: _interval(row) if row["variant"] == PROXY else f"{row['value']:.3g}",
-        )
-    )
-    wide = told.sort("run", "model", "depth", maintain_order=True).pivot(
-        "variant", index=key, values="told", maintain_order=True
-    )
-    tests = rows.filter(pl.col("metric") == "p_value", pl.col("variant") == "random")
-    corrected = tests.select(*key, pl.col("value").map_batches(holm, return_dtype=pl.Float64).over("run", "model"))
-    p_values = corrected.select(*key, _told(pl.struct("value"), lambda row: f"{row['value']:.2g}").alias("p (Holm)"))
-    return wide.join(p_values, on=key, how="left", maintain_order="left")
-
-
-def profile_table(records: pl.DataFrame) -> pl.DataFrame:
-    """Site by site, the mean and standard deviation over batches of the headlines of a profile."""
-    key = ["run", "model", "site"]
-    rows = records.filter(pl.col("ci_over") == BATCHES).with_columns(name=MEASURE)
-    sds = records.with_columns(name=MEASURE.str.replace("_sd", "", literal=True)).filter(
-        pl.col("metric").str.ends_with("_sd")
-    )
-    told = (
-        rows.join(sds.select(*key, "name", sd="value"), on=[*key, "name"], how="left")
-        .filter(pl.col("name").is_in(HEADLINES))
-        .with_columns(told=_told(pl.struct("value", "sd"), lambda row: f"{row['value']:.3g} ±{row['sd']:.1g}"))
-    )
-    columns = [name for name in HEADLINES if name in told["name"]]
-    wide = told.sort("run", "model", "depth", maintain_order=True).pivot(
-        "name", index=key, values="told", maintain_order=True
-    )
-    return wide.select(*key, *(pl.col(name).alias(PROFILED[name]) for name in columns))
-
-
-def _told(estimate: pl.Expr, tell: Callable[[Row], str]) -> pl.Expr:
-    return estimate.map_elements(tell, return_dtype=pl.String)

@@ -14,7 +14,9 @@ import polars as pl
 
 from tangentlens.errors import InputError
 from tangentlens.report.figures import draw_all
-from tangentlens.report.findings import Finding, controls_table, findings, profile_table, read_runs, share_table
+from tangentlens.report.findings import Finding, findings
+from tangentlens.report.reading import read_runs
+from tangentlens.report.tables import VISIBILITY, controls_table, profile_table, share_table, visibility_table
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.runs.run import Run
 
@@ -50,6 +52,10 @@ def write_report(runs: Sequence[Run], out: Path) -> Report:
         *(
             Table(f"{model}, site by site: mean ± standard deviation over batches", frame.drop("model"))
             for (model,), frame in profile_table(records).group_by(["model"], maintain_order=True)
+        ),
+        *(
+            Table(f"{model}: {VISIBILITY}", frame.drop("model"))
+            for (model,), frame in visibility_table(records).group_by(["model"], maintain_order=True)
         ),
     ]
     report = Report(out, findings(records), [table for table in tables if table.frame.height])

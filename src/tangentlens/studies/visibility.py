@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
-from scipy.stats import rankdata
+from scipy import stats
 from torch import Tensor
 
 from tangentlens.capture.forward import activations
@@ -21,6 +22,7 @@ from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry import manifolds
 from tangentlens.geometry.curvature import LocalGeometry, local_geometry, patch_dimension
+from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.manifolds import Manifold
 from tangentlens.geometry.second_form import n_monomials
 from tangentlens.measures import estimate
@@ -36,6 +38,8 @@ ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 VISIBLE, RATIO, ANALYTIC = "visible_curvature", "visible_curvature_ratio", "_analytic"
 # How the frequency of a type goes with its distance from the anchor; and draws in which the ratio fell with alpha.
 CORRELATION, HELD = "frequency_distance_correlation", "visible_curvature_fell"
+# The probability of such a value, were frequencies dealt out to types at random, and how often they are.
+P_VALUE, _DEALT = "_p_value", 99
 # Rows of a synthetic manifold, further draws of it, and rows of a patch in these.
 _ROWS, _DRAWS, _DRAW_ROWS, _DRAW_PATCH = 6000, 20, 2000, 64
 # Tokens in a forward pass, and distinct rows that each coefficient of a quadratic needs to have a choice of sizes.
@@ -193,32 +197,72 @@ def site_records(
     make = torch.Generator().manual_seed(plan.seed)
     drawn = frequency.multinomial(min(plan.anchors, len(rows)), generator=make)
     found = local_geometry(rows, anchors=drawn, dimension=m)
-    same_size = partial(local_geometry, rows, k=found.k, dimension=m)
+    evenly = local_geometry(rows, plan.anchors, k=found.k, dimension=m, seed=plan.seed)
     about = replace(about, n=found.k, rank=m)
     yield replace(about, metric="intrinsic_dimension", variant="of patches", value=intrinsic)
     yield replace(about, metric="resolved", value=float(found.resolved))
     yield replace(about, metric="tangent_gap", value=next(scale.gap for scale in found.scales if scale.k == found.k))
     yield estimate(about, "normal_share", found.normal_share)
-    for centres, there in (("corpus", found), ("types", same_size(n_anchors=plan.anchors, seed=plan.seed))):
-        yield estimate(replace(about, variant=centres), CORRELATION, there.mean(_rank_correlations(there, frequency)))
+    frequency = frequency.to(rows.device)
+    dealt = [frequency[torch.randperm(len(frequency), generator=make)] for _ in range(_DEALT)]
+    for centres, there in (("corpus", found), ("types", evenly)):
+        yield from _correlation_records(replace(about, variant=centres), there, frequency, dealt)
         for alpha in ALPHAS:
             here = replace(about, variant=f"{centres} {_name(alpha)}")
-            weights = frequency.to(rows.device).pow(alpha)[there.neighbours]
-            yield estimate(here, VISIBLE, there.visible(weights))
-            yield estimate(here, RATIO, there.visible_ratio(weights))
-    for alpha in ALPHAS:
-        here = replace(about, variant=f"corpus {_name(alpha)}")
-        try:
-            yield estimate(here, "rms_curvature", same_size(anchors=drawn, weights=frequency.pow(alpha)).rms_curvature)
-        except InputError as error:
-            # Weights as uneven as a corpus may leave too few types of a patch to fit anything.
-            yield replace(here, metric="unmeasured", variant=f"{here.variant}: {error}", value=1.0)
+            yield estimate(here, VISIBLE, there.visible(frequency.pow(alpha)[there.neighbours]))
+            yield from _ratio_records(here, there, frequency.pow(alpha), [one.pow(alpha) for one in dealt])
+    for name, weights in (("corpus", frequency), ("dealt", dealt[0])):
+        for alpha in ALPHAS:
+            here = replace(about, variant=f"{name} {_name(alpha)}")
+            try:
+                yield estimate(here, "rms_curvature", found.refitted(weights.pow(alpha)[found.neighbours]))
+            except InputError as error:
+                # Weights as uneven as a corpus may leave too few types of a patch to fit anything.
+                yield replace(here, metric="unmeasured", variant=f"{here.variant}: {error}", value=1.0)
+
+
+def _ratio_records(
+    about: Record, found: LocalGeometry, weights: Float[Tensor, "t"], dealt: Sequence[Float[Tensor, "t"]]
+) -> Iterator[Record]:
+    ratio = found.visible_ratio(weights[found.neighbours])
+    if math.isnan(ratio.value):
+        yield estimate(about, RATIO, ratio)
+        return
+    bent, spread = (float(part.sum()) for part in found.sums(torch.ones(found.neighbours.shape)))
+    sums = [found.sums(one[found.neighbours]) for one in dealt]
+    null = [float(one.sum() / other.sum()) / (bent / spread) for one, other in sums]
+    yield from _beside_dealt(about, RATIO, ratio, null)
+
+
+def _correlation_records(
+    about: Record, found: LocalGeometry, frequency: Float[Tensor, "t"], dealt: Sequence[Float[Tensor, "t"]]
+) -> Iterator[Record]:
+    seen = found.mean(_rank_correlations(found, frequency))
+    null = [float(_rank_correlations(found, one).mean()) for one in dealt]
+    yield from _beside_dealt(about, CORRELATION, seen, null)
+
+
+def _beside_dealt(about: Record, metric: str, seen: Interval, null: Sequence[float]) -> Iterator[Record]:
+    """An estimate over anchors and over which types have which frequency: patches share the few that are frequent.
+
+    What frequencies that are dealt out at random give shows the latter, and how likely the estimate is by chance.
+    """
+    mean, spread = float(np.mean(null)), float(np.std(null, ddof=1))
+    times = float(stats.t.ppf(0.975, len(null) - 1))
+    reach = math.hypot(seen.high - seen.value, times * spread)
+    yield estimate(about, metric, Interval(seen.value, seen.value - reach, seen.value + reach, "anchors and types"))
+    if spread > 0:
+        p_value = 2 * float(stats.t.sf(abs(seen.value - mean) / (spread * math.sqrt(1 + 1 / len(null))), len(null) - 1))
+        yield replace(about, metric=metric + P_VALUE, value=p_value)
 
 
 def _rank_correlations(found: LocalGeometry, frequency: Float[Tensor, "t"]) -> Float[Tensor, "a"]:
-    """Spearman's correlation between a type's frequency and its distance from the anchor, in each patch."""
-    near = frequency[found.neighbours.cpu()].numpy()
-    ranks = torch.from_numpy(rankdata(near, axis=1))
+    """Spearman's correlation between a type's frequency and its distance from the anchor, in each patch.
+
+    The anchor itself is left out: it may have been drawn for its frequency.
+    """
+    near = frequency.cpu()[found.neighbours[:, 1:].cpu()].numpy()
+    ranks = torch.from_numpy(stats.rankdata(near, axis=1))
     # Neighbours come from near to far.
     place = torch.arange(near.shape[1], dtype=torch.float64).expand_as(ranks)
     both = torch.stack([ranks - ranks.mean(dim=1, keepdim=True), place - place.mean(dim=1, keepdim=True)])
