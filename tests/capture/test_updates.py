@@ -45,6 +45,14 @@ def test_sides_are_the_same_however_a_module_keeps_its_matrix():
     assert up.rows(up.weight, "output").shape == (32, 128)
 
 
+def test_embeddings_of_positions_are_refused_before_training():
+    config = GPT2Config(vocab_size=64, n_embd=32, n_layer=1, n_head=4, n_positions=16, bos_token_id=0, eos_token_id=0)
+    model = GPT2LMHeadModel(config)
+    assert [matrix.name for matrix in find_matrices(model, ["embed", "transformer.wte"])]
+    with pytest.raises(InputError, match=r"the embedding of tokens, but transformer\.wpe is one of something else"):
+        find_matrices(model, "transformer.wpe")
+
+
 class LowRank(nn.Module):
     """Inputs of a linear map that lie in 4 of 16 dimensions."""
 

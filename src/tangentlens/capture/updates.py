@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tangentlens.capture.ranks import of_all_ranks, world_size
 from tangentlens.capture.sites import Site, find_sites
+from tangentlens.capture.stacks import find_stacks
 from tangentlens.errors import InputError
 
 Side = Literal["input", "output"]
@@ -69,6 +70,7 @@ def find_matrices(model: nn.Module, wanted: str | Sequence[str]) -> list[Matrix]
     """The matrices that `wanted` names: modules with one weight, by portable name, path or glob, as for sites."""
     matrices = []
     everywhere = [parameter for module in model.modules() for parameter in module.parameters(recurse=False)]
+    of_tokens = [stack.embedding for stack in find_stacks(model) if stack.embedding is not None]
     for site in find_sites(model, wanted):
         weight = getattr(site.module, "weight", None)
         if not isinstance(weight, nn.Parameter) or weight.ndim != 2:
@@ -86,6 +88,11 @@ def find_matrices(model: nn.Module, wanted: str | Sequence[str]) -> list[Matrix]
         flipped = type(site.module).__name__ == "Conv1D"
         tied = sum(parameter is weight for parameter in everywhere) > 1
         is_embedding = isinstance(site.module, nn.Embedding)
+        if is_embedding and of_tokens and not any(site.module is module for module in of_tokens):
+            raise InputError(
+                f"updates may name the embedding of tokens, but {site.name} is one of something else, such as "
+                "positions, which has no row for each token; leave it out"
+            )
         matrices.append(Matrix(site.name, site, is_embedding, flipped, tied))
     return matrices
 
