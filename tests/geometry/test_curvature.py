@@ -45,11 +45,10 @@ def degrees(found, made):
 @pytest.mark.parametrize("name", CURVED)
 def test_curvature_is_known_to_ten_per_cent_and_planes_to_five_degrees(name):
     made = CURVED[name]()
-    found = local_geometry(made.rows, n_anchors=96, dimension=made.dimension)
+    found = local_geometry(made.rows, dimension=made.dimension)
     truth = float(made.curvature[found.anchors].square().mean().sqrt())
     assert found.rms_curvature.value == pytest.approx(truth, rel=0.1)
-    assert found.rms_curvature.low <= 1.02 * truth
-    assert found.rms_curvature.high >= 0.98 * truth
+    assert found.rms_curvature.low <= truth <= found.rms_curvature.high
     assert found.resolved
     assert degrees(found, made) < 5
 

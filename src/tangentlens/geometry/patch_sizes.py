@@ -87,7 +87,7 @@ def choose_size(tried: Sequence[PatchFit], groups: Int[Tensor, "a"]) -> Choice:
         """A small error, and nothing that smaller patches contradict."""
         much = _GOOD * known[place].value
         alike = all(
-            abs(known[place].value - known[smaller].value) <= max(much, _reach(known[smaller]) + _reach(known[place]))
+            abs(known[place].value - known[smaller].value) <= much + _reach(known[smaller]) + _reach(known[place])
             for smaller in range(place)
             if tried[smaller].resolved
         )
