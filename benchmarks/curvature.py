@@ -47,7 +47,10 @@ def draw(found: dict[tuple[int, int], list], path: str) -> None:
             legendgroup=str(n),
             showlegend=m == DIMENSIONS[0],
             line={"color": colours[n]},
-            marker={"size": 9, "symbol": ["circle" if one.resolved else "x-thin-open" for one in values]},
+            marker={
+                "size": [8 if one.resolved else 11 for one in values],
+                "symbol": ["circle" if one.resolved else "x" for one in values],
+            },
         )
         plot.add_trace(trace, row=1, col=DIMENSIONS.index(m) + 1)
     plot.add_hline(y=1, line={"color": "#000000", "dash": "dot", "width": 1})
@@ -55,7 +58,7 @@ def draw(found: dict[tuple[int, int], list], path: str) -> None:
     plot.update_yaxes(title_text="curvature found (truth: 1)", row=1, col=1)
     plot.update_xaxes(title_text="noise", type="category")
     plot.update_layout(template="plotly_white", height=380, width=1100, margin={"t": 50, "b": 50})
-    plot.write_html(path)
+    plot.write_html(path, config={"displayModeBar": False})
 
 
 def cost() -> None:

@@ -53,6 +53,15 @@ def test_curvature_is_known_to_ten_per_cent_and_planes_to_five_degrees(name):
     assert degrees(found, made) < 5
 
 
+@pytest.mark.parametrize("axes", [(1, 1, 2), (1, 2, 3), (1, 1, 0.5), (1, 1, 1, 2), (1, 2, 3, 4)])
+def test_curvature_that_differs_from_place_to_place_is_in_its_interval(axes):
+    made = manifolds.ellipsoid(8000, axes, 30, noise=0.01)
+    found = local_geometry(made.rows, dimension=made.dimension)
+    truth = float(made.curvature[found.anchors].square().mean().sqrt())
+    assert found.rms_curvature.low <= truth <= found.rms_curvature.high
+    assert found.rms_curvature.value == pytest.approx(truth, rel=0.25)
+
+
 @pytest.mark.parametrize("name", FLAT)
 def test_flat_reads_as_flat(name):
     made = FLAT[name]()

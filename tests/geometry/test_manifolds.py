@@ -10,6 +10,7 @@ MAKERS = {
     "cube": lambda **options: manifolds.cube(400, 3, 12, **options),
     "ball": lambda **options: manifolds.ball(400, 3, 12, **options),
     "sphere": lambda **options: manifolds.sphere(400, 3, 12, **options),
+    "ellipsoid": lambda **options: manifolds.ellipsoid(400, [1, 2, 3], 12, **options),
     "cylinder": lambda **options: manifolds.cylinder(400, 3, 12, **options),
     "torus": lambda **options: manifolds.torus(400, 3, 12, **options),
     "swiss roll": lambda **options: manifolds.swiss_roll(400, 12, **options),
@@ -73,6 +74,27 @@ def test_the_curvature_of_a_quadratic_graph_is_that_of_its_chart():
         assert float(made.curvature[i]) == pytest.approx(numerical_curvature(place, u[i]), rel=0.01)
 
 
+def test_the_curvature_of_an_ellipsoid_is_that_of_its_chart_and_places_are_even_by_area():
+    made = manifolds.ellipsoid(4000, [1.0, 2.0, 3.0], 3)
+    points = made.rows @ made.rotation
+    assert float((points / torch.tensor([1.0, 2.0, 3.0])).norm(dim=1).sub(1).abs().max()) < 1e-9
+
+    def place(v):
+        # Over the first two coordinates, on the upper half.
+        return torch.cat([v, 3 * (1 - v[:1] ** 2 - (v[1:] / 2) ** 2).sqrt()])
+
+    for i in (points[:, 2] > 1).nonzero()[:5, 0].tolist():
+        assert float(made.curvature[i]) == pytest.approx(numerical_curvature(place, points[i, :2]), rel=0.01)
+    # Of a spheroid, the part of the area beyond a height is an integral of one number.
+    made = manifolds.ellipsoid(20_000, [1.0, 1.0, 3.0], 3)
+    height = ((made.rows @ made.rotation)[:, 2] / 3).abs()
+    z = torch.linspace(0, 1, 100_001, dtype=torch.float64)
+    band = (1 + (1 / 9 - 1) * z**2).sqrt()
+    for limit in (0.3, 0.6, 0.9):
+        expected = float(band[z > limit].sum() / band.sum())
+        assert float((height > limit).double().mean()) == pytest.approx(expected, abs=0.01)
+
+
 def test_the_curvature_of_a_torus_is_that_of_its_chart():
     made = manifolds.torus(1, 3, 6, radius=2.0)
     chart = numerical_curvature(lambda v: 2 * torch.cat([v.cos(), v.sin()]), torch.zeros(3, dtype=torch.float64))
@@ -116,7 +138,7 @@ def test_tangent_planes_are_where_the_nearest_rows_lie(name):
     """A naive estimate: the nearest of very many rows differ from a row along its plane."""
     makers = {
         "swiss roll": lambda: manifolds.swiss_roll(60_000, 8),
-        "quadratic": lambda: manifolds.quadratic(60_000, 2, 8),
+        "ellipsoid": lambda: manifolds.ellipsoid(60_000, [1, 2, 3], 8),
     }
     made = makers[name]() if name in makers else getattr(manifolds, name)(60_000, 2, 8)
     planes = made.tangents(torch.arange(20))

@@ -73,16 +73,16 @@ def test_the_last_step_is_the_last_that_was_measured_and_the_others_are_named():
     missing = cell("unmeasured", 1.0, variant="too few sequences", step=9)
     said = texts(*shares(8, 0.3, 0.7, 0.5), missing)
     assert "At step 8 the rank-4 proxy" in said
-    assert "Not measured everywhere at steps 9: too few sequences." in said
+    assert "Not measured everywhere at steps 9, first because: too few sequences." in said
 
 
 def test_frequencies_hide_or_show_curvature_only_beyond_those_dealt_out_at_random():
     records = []
-    for place, (ratio, p_value) in enumerate([(0.8, 0.001), (1.4, 0.001), (0.7, 0.04), (1.0, 0.5)]):
+    for place, (ratio, p_value) in enumerate([(0.8, 0.001), (1.4, 0.001), (0.7, 0.04), (1.0, 0.5), (math.nan, None)]):
         about = {"site": f"resid.{place}", "depth": float(place), "quantity": "activation"}
         records += [
             cell(RATIO, ratio, ratio - 0.1, ratio + 0.1, variant="corpus alpha=1", **about),
-            cell(RATIO + P_VALUE, p_value, variant="corpus alpha=1", **about),
+            *([] if p_value is None else [cell(RATIO + P_VALUE, p_value, variant="corpus alpha=1", **about)]),
             cell(CORRELATION, -0.1, -0.2, 0.0, variant="corpus", **about),
             cell(CORRELATION + P_VALUE, 0.001, variant="corpus", **about),
             cell("resolved", 0.0, **about),
@@ -90,8 +90,8 @@ def test_frequencies_hide_or_show_curvature_only_beyond_those_dealt_out_at_rando
     said = texts(*records)
     # 0.04 times two is no longer below 0.05.
     assert "hide curvature at resid.0, show more of it at resid.1, and do no more than frequencies dealt out" in said
-    assert "at the other 2 of 4 sites" in said
-    assert "at 4 of them. The planes stand out at 0" in said
+    assert "at 2 others (Holm-corrected); at 1 of 5 sites all may be flat" in said
+    assert "at 5 of them. The planes stand out at 0" in said
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):

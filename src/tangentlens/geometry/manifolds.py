@@ -7,6 +7,7 @@ every coordinate. Curvature is the root mean square of |II(u, u)| over unit tang
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -76,10 +77,29 @@ def sphere(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, 
     draw = _Draw(seed)
     points = radius * torch.nn.functional.normalize(draw.normal(n, dimension + 1), dim=1)
     entropy = math.log(dimension + 1) + _log_ball(dimension + 1) + dimension * math.log(radius)
-    # What is left of the space once the direction of the point is taken out.
-    space = torch.eye(dimension + 1, dtype=torch.float64).expand(n, -1, -1)
-    frames = torch.linalg.qr(torch.cat([points[:, :, None], space], dim=2)).Q[:, :, 1 : dimension + 1]
-    return draw.placed("sphere", points, dimension, dim, noise, torch.full((n,), 1 / radius), entropy, frames)
+    return draw.placed("sphere", points, dimension, dim, noise, torch.full((n,), 1 / radius), entropy, _beside(points))
+
+
+def ellipsoid(n: int, axes: Sequence[float], dim: int, noise: float = 0.0, seed: int = 0) -> Manifold:
+    """The surface of sum (x_i / axes_i)^2 = 1, uniform by area: curvature differs from place to place.
+
+    With the gradient g of that sum and its second derivatives H, II(u, u) = u H u / |g| along the normal g / |g|.
+    """
+    draw = _Draw(seed)
+    half = torch.tensor(axes, dtype=torch.float64)
+    # A piece of the unit sphere at v grows by |v / axes|, up to a factor.
+    points = torch.zeros(0, len(half), dtype=torch.float64)
+    while len(points) < n:
+        v = torch.nn.functional.normalize(draw.normal(n, len(half)), dim=1)
+        kept = draw.uniform(n, 1)[:, 0] < (v / half).norm(dim=1) * half.amin()
+        points = torch.cat([points, half * v[kept]])[:n]
+    slope = points / half.square()
+    frames = _beside(slope)
+    second = frames.transpose(1, 2) @ (frames / half.square()[:, None]) / slope.norm(dim=1)[:, None, None]
+    m = len(half) - 1
+    trace = second.diagonal(dim1=1, dim2=2).sum(dim=1)
+    curvature = ((trace.square() + 2 * second.square().sum(dim=(1, 2))) / (m * (m + 2))).sqrt()
+    return draw.placed("ellipsoid", points, m, dim, noise, curvature, None, frames)
 
 
 def cylinder(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
@@ -170,6 +190,13 @@ def _graph_curvature(form: Float[Tensor, "p m m"], u: Float[Tensor, "n m"]) -> F
         return (trace.square().sum(dim=1) + 2 * tensor.square().sum(dim=(1, 2, 3))) / (m * (m + 2))
 
     return (mean_square(second) - mean_square(along)).clamp_min(0).sqrt()
+
+
+def _beside(normals: Float[Tensor, "n a"]) -> Float[Tensor, "n a m"]:
+    """What is left of the space once one direction is taken out, at each of `n` places."""
+    a = normals.shape[1]
+    space = torch.eye(a, dtype=torch.float64).expand(len(normals), -1, -1)
+    return torch.linalg.qr(torch.cat([normals[:, :, None], space], dim=2)).Q[:, :, 1:a]
 
 
 def _flat(n: int, m: int) -> Float[Tensor, "n m m"]:

@@ -19,6 +19,8 @@ RESOLVED = 4.0
 _ALL = slice(None)
 # Rows for each monomial that make halves of a patch large enough.
 _HALVED = 3
+# The square of curvature times radius: beyond it a patch is too round for a quadratic, whatever is taken off.
+_BENT = 0.5
 # Curvature times radius below so many roundings is none.
 _ROUNDING = 1e3
 # The least variance in the plane over the most; where the dimension is right it is above a half.
@@ -57,7 +59,7 @@ class PatchFit:
         as the one that the patch bends towards, is taken for one, and nothing is left to bend.
         """
         bend = self.radius**2 * float(self.forms.mean_square().mean())
-        return _mostly(self.gap, RESOLVED) and _mostly(self.evenness, EVEN) and bend <= 1
+        return _mostly(self.gap, RESOLVED) and _mostly(self.evenness, EVEN) and bend <= _BENT
 
     def straightened(self) -> PatchFit:
         """With what a quadratic makes of a surface whose curvature is the same all over the patch undone.

@@ -73,12 +73,14 @@ def _visibility(rows: pl.DataFrame) -> Iterator[str]:
         less, more = _unlike_dealt(rows, RATIO, "corpus alpha=1", than=1.0)
         near, _ = _unlike_dealt(rows, CORRELATION, "corpus", than=0.0)
         resolved = rows.filter(pl.col("metric") == "resolved")["value"].sum()
+        flat = at["value"].is_nan().sum()
         yield (
             f"Around types drawn as in the corpus, its frequencies hide curvature at {', '.join(less) or 'no site'}, "
             f"show more of it at {', '.join(more) or 'no site'}, and do no more than frequencies dealt out at random "
-            f"at the other {at.height - len(less) - len(more)} of {at.height} sites (Holm-corrected). Frequency falls "
-            f"with the distance, which would hide it, at {len(near)} of them. The planes stand out at {resolved:.0f}: "
-            "elsewhere this is no curvature of a surface, but of patches as they are."
+            f"at {at.height - len(less) - len(more) - flat} others (Holm-corrected); at {flat} of {at.height} sites "
+            f"all may be flat. Frequency falls with the distance, which would hide curvature, at {len(near)} of them. "
+            f"The planes stand out at {resolved:.0f}: elsewhere this is no curvature of a surface, but of patches as "
+            "they are."
         )
 
 
@@ -271,7 +273,9 @@ def _unmeasured(rows: pl.DataFrame) -> Iterator[str]:
     missing = rows.filter(pl.col("metric") == "unmeasured").sort("step")
     if missing.height:
         steps = ", ".join(str(step) for step in missing["step"].unique().sort())
-        yield f"Not measured everywhere at steps {steps}: {missing['variant'][0]}."
+        # What is not trained has no steps but 0.
+        when = "" if steps == "0" else f" at steps {steps}"
+        yield f"Not measured everywhere{when}, first because: {missing['variant'][0]}."
 
 
 def _below(a: Row, b: Row) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import polars as pl
@@ -90,7 +91,10 @@ def visibility_table(records: pl.DataFrame) -> pl.DataFrame:
         here = rows.filter(pl.col("metric") == metric, pl.col("variant") == variant)
         return here.select(*key, _told(pl.struct("value", "ci_low", "ci_high"), tell).alias(name))
 
-    ratio = column("ratio", RATIO, "corpus alpha=1", interval_text)
+    def told_ratio(row: Row) -> str:
+        return "all may be flat" if math.isnan(row["value"]) else interval_text(row)
+
+    ratio = column("ratio", RATIO, "corpus alpha=1", told_ratio)
     tests = rows.filter(pl.col("metric") == RATIO + P_VALUE, pl.col("variant") == "corpus alpha=1")
     holms = tests.select(*key, pl.col("value").map_batches(holm, return_dtype=pl.Float64).over("run", "model"))
     for other in (
@@ -100,7 +104,7 @@ def visibility_table(records: pl.DataFrame) -> pl.DataFrame:
         column("planes", "resolved", "", lambda row: "stand out" if row["value"] else "do not"),
     ):
         ratio = ratio.join(other, on=key, how="left", maintain_order="left")
-    return ratio
+    return ratio.fill_null("")
 
 
 def _told(estimate: pl.Expr, tell: Callable[[Row], str]) -> pl.Expr:
