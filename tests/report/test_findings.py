@@ -90,8 +90,8 @@ def test_frequencies_hide_or_show_curvature_only_beyond_those_dealt_out_at_rando
     said = texts(*records)
     # 0.04 times two is no longer below 0.05.
     assert "hide curvature at resid.0, show more of it at resid.1, and do no more than frequencies dealt out" in said
-    assert "at 2 others (Holm-corrected); at 1 of 5 sites all may be flat" in said
-    assert "at 5 of them. The planes stand out at 0" in said
+    assert "at 2 others (Holm-corrected); at 1 all may be flat. Frequency" in said
+    assert "at 5 of 5 sites. The planes stand out at 0" in said
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):

@@ -74,11 +74,12 @@ def _visibility(rows: pl.DataFrame) -> Iterator[str]:
         near, _ = _unlike_dealt(rows, CORRELATION, "corpus", than=0.0)
         resolved = rows.filter(pl.col("metric") == "resolved")["value"].sum()
         flat = at["value"].is_nan().sum()
+        may_be_flat = f"; at {flat} all may be flat" if flat else ""
         yield (
             f"Around types drawn as in the corpus, its frequencies hide curvature at {', '.join(less) or 'no site'}, "
             f"show more of it at {', '.join(more) or 'no site'}, and do no more than frequencies dealt out at random "
-            f"at {at.height - len(less) - len(more) - flat} others (Holm-corrected); at {flat} of {at.height} sites "
-            f"all may be flat. Frequency falls with the distance, which would hide curvature, at {len(near)} of them. "
+            f"at {at.height - len(less) - len(more) - flat} others (Holm-corrected){may_be_flat}. "
+            f"Frequency falls with the distance, which would hide curvature, at {len(near)} of {at.height} sites. "
             f"The planes stand out at {resolved:.0f}: elsewhere this is no curvature of a surface, but of patches as "
             "they are."
         )
