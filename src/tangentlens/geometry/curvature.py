@@ -106,7 +106,7 @@ class LocalGeometry:
 
     @property
     def resolved(self) -> bool:
-        """Whether planes stand out; if not, noise or further dimensions decide what they are, and nothing is curved."""
+        """Whether planes stand out; if not, noise or further dimensions decide what they are: they are no surface's."""
         return self.choice.fit.resolved
 
     @property
