@@ -91,6 +91,11 @@ def test_counts_are_kept_with_a_run(tmp_path):
     assert run.manifest["counts"]["tokens"] == 300_000
 
 
+def test_ids_as_they_are_kept_on_disk():
+    ids = np.array([1, 2, 2], dtype=np.uint16)
+    assert TokenCounts.of([ids], vocabulary=4).counts.tolist() == [0, 1, 2, 0]
+
+
 def test_what_cannot_be_counted_is_refused():
     with pytest.raises(InputError, match="token ids must be whole, from 0 to 3, but 1 to 7 came"):
         TokenCounts.of([[1, 7]], vocabulary=4)
@@ -102,10 +107,12 @@ def test_what_cannot_be_counted_is_refused():
         TokenCounts(torch.tensor([5, 0])).draw_sequences(torch.tensor([[0, 1]]), 1, 0.5, 0)
     with pytest.raises(InputError, match="some were never counted"):
         TokenCounts(torch.tensor([5, 5])).draw_sequences(torch.tensor([[0, -1]]), 1, 0.5, 0)
-    with pytest.raises(InputError, match="alpha must be a finite number"):
+    with pytest.raises(InputError, match="alpha must be a number of at most"):
         TokenCounts(torch.tensor([5, 5])).tempered(float("nan"))
-    with pytest.raises(InputError, match="alpha must be a finite number"):
+    with pytest.raises(InputError, match="alpha must be a number of at most"):
         TokenCounts(torch.tensor([5, 5])).draw_sequences(torch.tensor([[0, 1]]), 1, float("inf"), 0)
+    with pytest.raises(InputError, match="sequences must be token ids"):
+        TokenCounts(torch.tensor([5, 5])).draw_sequences([0, 1], 1, 0.5, 0)
     with pytest.raises(InputError, match="token ids must be numbers in a tensor"):
         TokenCounts.of(["words"], vocabulary=4)
     with pytest.raises(InputError, match="n must be a whole number of at least 1, but is 0"):

@@ -264,6 +264,60 @@ def test_turning_and_scaling_the_rows():
         assert again.radius == pytest.approx(factor * found.radius, rel=1e-4)
 
 
+@pytest.mark.parametrize(("m", "noise", "k"), [(2, 0.02, 24), (3, 0.03, 20), (4, 0.03, 30)])
+def test_small_and_noisy_patches_are_not_too_flat_on_average(m, noise, k):
+    squares = []
+    for seed in range(10):
+        made = manifolds.sphere(4000, m, 20, noise=noise, seed=seed)
+        fit = local_geometry(made.rows, k=k, dimension=m, seed=seed)
+        squares.append(float(fit.choice.fit.forms.mean_square().mean()) / fit.scale**2)
+    assert np.mean(squares) == pytest.approx(1, abs=max(3 * np.std(squares) / math.sqrt(10), 0.1))
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.005])
+@pytest.mark.parametrize("n", [500, 8000])
+def test_curves_are_one_piece(n, noise):
+    found = local_geometry(manifolds.sphere(n, 1, 5, noise=noise, radius=2.0).rows, dimension=1)
+    assert found.rms_curvature.value == pytest.approx(0.5, rel=0.1)
+
+
+@pytest.mark.parametrize("far", [1e2, 1e4])
+def test_rows_in_two_places_far_from_each_other_in_fp32(far):
+    """An anchor comes first of its patch, and its neighbours are near it, though their distances have few digits."""
+    ball = manifolds.sphere(2000, 2, 10, noise=0.01).rows
+    rows = torch.cat([ball, ball + far]).float()
+    found = local_geometry(rows, n_anchors=64, k=96, dimension=2)
+    assert torch.equal(found.neighbours[:, 0], found.anchors)
+    assert float((rows[found.neighbours] - rows[found.anchors][:, None]).norm(dim=2).max()) < 2
+
+
+def test_few_anchors_choose_a_size_as_many_do():
+    made = manifolds.sphere(4000, 2, 10, noise=0.01)
+    for n_anchors in (1, 3):
+        found = local_geometry(made.rows, n_anchors=n_anchors, dimension=2)
+        assert found.k > 24
+        assert found.rms_curvature.value == pytest.approx(1, rel=0.15)
+    assert math.isfinite(found.rms_curvature.high)
+
+
+def test_weights_that_only_larger_patches_can_take():
+    made = manifolds.sphere(4000, 2, 10, noise=0.01)
+    weights = torch.rand(4000, generator=torch.Generator().manual_seed(0)).double() ** -0.8
+    found = local_geometry(made.rows, dimension=2, weights=weights)
+    assert found.rms_curvature.low <= 1.01
+    assert found.rms_curvature.high >= 0.99
+
+
+def test_fitted_anew_the_interval_holds_the_limit_as_well():
+    held = 0
+    for seed in range(10):
+        made = manifolds.sphere(2000, 2, 20, noise=0.02, seed=seed)
+        found = local_geometry(made.rows, n_anchors=128, dimension=2, seed=seed)
+        even = found.refitted(torch.ones(found.neighbours.shape))
+        held += even.low <= 1 <= even.high
+    assert held >= 8
+
+
 def test_weights_that_have_nothing_to_do_with_the_place_change_nothing():
     """Around anchors that are heavy themselves, in a cloud where any plane is as good as another."""
     make = torch.Generator().manual_seed(0)
@@ -332,7 +386,7 @@ def test_a_part_of_the_rows_that_is_no_surface_is_told(share):
     assert not local_geometry(torch.cat([ball, blob]), n_anchors=128, dimension=2).resolved
 
 
-@pytest.mark.parametrize("factor", [1e-300, 1e-160, 1e100, 1e160, 1e300])
+@pytest.mark.parametrize("factor", [1e-300, 1e-160, 1e100, 1e160, 1e300, 1e308])
 def test_very_small_and_very_large_rows(factor):
     made = manifolds.sphere(1500, 2, 6, noise=0.01)
     one, other = (local_geometry(factor_ * made.rows, n_anchors=64, dimension=2) for factor_ in (1.0, factor))
@@ -397,7 +451,14 @@ def test_what_cannot_be_told_is_refused_with_numbers(rows, options, message):
 
 def test_what_is_asked_of_a_geometry_must_fit_it():
     found = local_geometry(drawn(500, 8), n_anchors=32, k=40, dimension=2)
-    for weights in (torch.ones(3), -torch.ones(32, 40), torch.zeros(32, 40), torch.full((32, 40), math.nan)):
+    anchors_alone = torch.eye(40)[0].expand(32, -1)
+    for weights in (
+        torch.ones(3),
+        -torch.ones(32, 40),
+        torch.zeros(32, 40),
+        anchors_alone,
+        torch.full((32, 40), math.nan),
+    ):
         with pytest.raises(InputError, match=r"for each of \(32, 40\) rows of patches"):
             found.visible(weights)
         with pytest.raises(InputError, match=r"for each of \(32, 40\) rows of patches"):

@@ -36,8 +36,8 @@ def test_visibility_is_a_table_of_sites_with_corrected_p_values():
             cell("resolved", float(place), **about),
         ]
     assert visibility_table(as_frame("r", records[::-1])).rows() == [
-        ("r", "m", "resid.0", "0.900 [0.800, 1.00]", "0.03", "-0.100 [-0.200, 0.00]", "12", "do not"),
-        ("r", "m", "resid.1", "0.900 [0.800, 1.00]", "0.02", "-0.100 [-0.200, 0.00]", "12", "stand out"),
+        ("r", "m", "resid.0", "0.900 [0.800, 1.00]", "0.03", "-0.100 [-0.200, 0.00]", "4 of 12", "do not"),
+        ("r", "m", "resid.1", "0.900 [0.800, 1.00]", "0.02", "-0.100 [-0.200, 0.00]", "4 of 12", "stand out"),
     ]
 
 

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.rows import as_numbers
 
 N_BINS = 4
@@ -32,6 +32,7 @@ class FrequencyBins:
         >>> FrequencyBins.of(torch.tensor([0, 100, 50, 25, 25]), n_bins=2).bin_of.tolist()
         [-1, 1, 0, 0, 0]
         """
+        check_whole(1, n_bins=n_bins)
         counts = checked_counts(counts)
         order = counts.argsort(stable=True)
         mass = counts[order].double()

@@ -24,6 +24,8 @@ from tangentlens.runs.run import Run
 COUNTS = "token-counts"
 # An exponent of Zipf's law is looked for between these.
 _FLATTEST, _STEEPEST = 0.0, 20.0
+# Powers beyond are those of one type alone.
+_LARGEST_ALPHA = 1e6
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ class TokenCounts:
         """
         check_whole(1, n=n)
         counts = self.counts.clone()
-        counts[[token for token in without if token < len(counts)]] = 0
+        counts[[token for token in without if 0 <= token < len(counts)]] = 0
         return counts.argsort(descending=True, stable=True)[: int(counts.gt(0).sum())][:n]
 
     def tempered(self, alpha: float) -> Float[Tensor, "vocabulary"]:
@@ -119,8 +121,8 @@ class TokenCounts:
 
     def _powers(self, alpha: Any) -> Float[Tensor, "vocabulary"]:
         """Logs of the counts' powers, which themselves overflow for large counts."""
-        if isinstance(alpha, bool) or not isinstance(alpha, Real) or not math.isfinite(alpha):
-            raise InputError(f"alpha must be a finite number, but is {alpha!r}")
+        if isinstance(alpha, bool) or not isinstance(alpha, Real) or not abs(float(alpha)) <= _LARGEST_ALPHA:
+            raise InputError(f"alpha must be a number of at most {_LARGEST_ALPHA:g} either way, but is {alpha!r}")
         return (self.counts.double().log() * float(alpha)).where(self.counts > 0, -math.inf)
 
     def draw_types(self, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
@@ -129,7 +131,7 @@ class TokenCounts:
         check_whole(0, seed=seed)
         return self.tempered(alpha).multinomial(n, replacement=True, generator=torch.Generator().manual_seed(seed))
 
-    def draw_sequences(self, sequences: Int[Tensor, "s length"], n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
+    def draw_sequences(self, sequences: Any, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
         """Which sequences to take, so that their tokens come nearer to the tempered probabilities.
 
         A token of probability p should come p^(alpha - 1) times as often as it does, and a sequence comes as often as
@@ -138,6 +140,12 @@ class TokenCounts:
         """
         check_whole(1, n=n)
         check_whole(0, seed=seed)
+        sequences = as_numbers("sequences", sequences)
+        if sequences.ndim != 2 or sequences.is_floating_point():
+            raise InputError(
+                f"sequences must be token ids (sequences, length), but are {sequences.dtype} of shape "
+                f"{tuple(sequences.shape)}"
+            )
         known = (sequences >= 0) & (sequences < len(self.counts))
         if not sequences.numel() or not bool(known.all()) or not bool((self.counts[sequences] > 0).all()):
             raise InputError("sequences must hold counted tokens only, but some were never counted; count them as well")

@@ -33,7 +33,7 @@ def draw_occurrences(
         highest.scatter_reduce_(0, of, lots, "amax")
         wins = ((lots == highest[of]) & (of != other)).nonzero()[:, 0]
         if len(wins):
-            winner[of[wins]], position[of[wins]], kept[number] = number, wins, window
+            winner[of[wins]], position[of[wins]], kept[number] = number, wins, window.clone()
     found = winner >= 0
     numbers, row = winner[found].unique(return_inverse=True)
     tokens = torch.stack([kept[number] for number in numbers.tolist()]) if len(numbers) else torch.zeros(0, 0).long()

@@ -115,6 +115,11 @@ class LocalGeometry:
         return self.choice.fit.coordinates * self.scale
 
     @property
+    def bends(self) -> Float[Tensor, "a k"]:
+        """|II(u, u) / 2|^2 at each of these places: visible curvature is their weighted sum over that of |u|^2."""
+        return self._bends[0] * self.scale**2
+
+    @property
     def tangents(self) -> Float[Tensor, "a d m"]:
         """An orthonormal basis of each tangent plane."""
         return self.choice.fit.forms.tangents
@@ -148,10 +153,7 @@ class LocalGeometry:
             return tuple(self._length([square, *seen.T]) for square in seen.T)
         one, other = halves
         apart = (one.principal_squares(of=other) + other.principal_squares(of=one)) / 2
-        # All drift alike.
-        here, limit = (float(forms.mean_square().mean()) for forms in self._forms)
-        drift = limit / here if here > 0 else 1.0
-        found = [self._length([*squares, drift * squares[0]]) for squares in zip(apart.T, seen.T, strict=True)]
+        found = [self._length([*squares, self._drift * squares[0]]) for squares in zip(apart.T, seen.T, strict=True)]
         return tuple(sorted(found, key=lambda length: -length.value))
 
     @cached_property
@@ -173,8 +175,9 @@ class LocalGeometry:
 
     def visible_ratio(self, weights: Any) -> Interval:
         """The same over the visible curvature of rows that all count alike; NaN if that may be 0."""
-        bent, spread = self.sums(weights)
-        bent_even, spread_even = self.sums(torch.ones(self.neighbours.shape))
+        weights, bends = self._checked(weights), self._bends[0]
+        bent, spread = (weights * bends).sum(dim=1), (weights * self._distances).sum(dim=1)
+        bent_even, spread_even = bends.sum(dim=1), self._distances.sum(dim=1)
 
         def ratio(mask: Tensor) -> float:
             above, below = bent[mask].sum() / spread[mask].sum(), bent_even[mask].sum() / spread_even[mask].sum()
@@ -186,16 +189,13 @@ class LocalGeometry:
 
     def refitted(self, weights: Any) -> Interval:
         """The root mean square curvature if each patch's rows, from near to far, counted by `weights` in its form."""
-        forms = refitted(self.rows, self.choice.fit, self._checked(weights))
-        return self._length([forms.mean_square()])
-
-    def sums(self, weights: Any) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
-        """Weighted sums over each patch of |II(u, u) / 2|^2 and of |u|^2, whose ratio is the visible curvature."""
-        weights = self._checked(weights)
-        return (weights * self._bends[0]).sum(dim=1), (weights * self._distances).sum(dim=1)
+        squares = refitted(self.rows, self.choice.fit, self._checked(weights)).mean_square()
+        return self._length([squares, self._drift * squares])
 
     def normal_space(self, anchor: int) -> Subspace:
         """All directions that are orthogonal to the tangent plane of an anchor, by its place among the anchors."""
+        if not 0 <= anchor < len(self.anchors):
+            raise InputError(f"anchor must be a place from 0 to {len(self.anchors) - 1}, but is {anchor}")
         return Subspace(self.tangents[anchor].double()).complement()
 
     def mean(self, values: Float[Tensor, "a"]) -> Interval:
@@ -221,17 +221,29 @@ class LocalGeometry:
     def _checked(self, weights: Any) -> Float[Tensor, "a k"]:
         weights = as_numbers("weights", weights)
         shape = self.neighbours.shape
-        if weights.shape != shape or not bool((weights.isfinite() & (weights >= 0)).all()) or not bool(weights.any()):
+        if (
+            weights.shape != shape
+            or not bool((weights.isfinite() & (weights >= 0)).all())
+            or not bool(weights[:, 1:].any())
+        ):
             raise InputError(
-                f"weights must be a number of at least 0, not all 0, for each of {tuple(shape)} rows of patches, but "
-                f"their shape is {tuple(weights.shape)}" + (" and some are not" if weights.shape == shape else "")
+                f"weights must be a number of at least 0, not all 0, for each of {tuple(shape)} rows of patches beside "
+                f"anchors, but their shape is {tuple(weights.shape)}"
+                + (" and some are not" if weights.shape == shape else "")
             )
-        return without_anchor(weights.to(self._distances))
+        # Sums of very large ones would overflow.
+        return without_anchor((weights / weights[:, 1:].max()).to(self._distances))
 
     @property
     def _forms(self) -> tuple[SecondForms, SecondForms]:
         """Of the chosen size, and in the limit of small ones."""
         return self.choice.fit.forms, self.choice.limit
+
+    @property
+    def _drift(self) -> float:
+        """What squares of curvatures are in the limit of small patches, over what they are at this size."""
+        here, limit = (float(forms.mean_square().mean()) for forms in self._forms)
+        return limit / here if here > 0 else 1.0
 
     @cached_property
     def _bends(self) -> list[Float[Tensor, "a k"]]:
@@ -274,12 +286,13 @@ def local_geometry(
     Args:
         x: Rows `(n, d)`.
         n_anchors: Rows around which to look; all if there are fewer.
-        k: Rows of a patch.
-        radius: In place of `k`: as many rows as patches of this radius hold, on median.
+        k: Rows of a patch. Of one size no drift is known, and intervals are over anchors alone.
+        radius: In place of `k`: as many rows as lie within this distance of an anchor, on median. That is in all
+            directions; the radius of patches is in their planes, and shorter where there is noise.
         dimension: Of the tangent planes; `patch_dimension` by default.
         weights: How often each row is seen; alike by default. They count in forms and visible curvature; in planes, and
             in which rows are in a patch, all count alike.
-        anchors: Which rows to look around, in place of a draw.
+        anchors: Which rows to look around, in place of a draw; each once, in the order of the rows.
         seed: Of the draw of anchors.
 
     >>> from tangentlens.geometry import manifolds
@@ -291,15 +304,16 @@ def local_geometry(
     _check_settings(n_anchors, k, radius, dimension, seed)
     given = as_rows(x)
     kept, place, weight = _distinct(given, weights)
-    # Squares of very small or large numbers would vanish or overflow.
-    rows = given[kept] - given[kept].mean(dim=0)
+    # Sums and squares of very small or large numbers would vanish or overflow.
+    rows = given[kept] / unit_scale(given)
+    rows = rows - rows.mean(dim=0)
     scale = unit_scale(rows)
-    rows = rows / scale
+    rows, scale = rows / scale, scale * unit_scale(given)
     m = _checked_dimension(rows, dimension, len(given) - len(kept))
     around = _anchors(place, n_anchors, anchors, seed)
-    groups = compact_groups(rows[around], max(len(around) // 32, 2))
+    groups = compact_groups(rows[around], max(len(around) // 32, 2) if len(around) >= 8 else 1)
     sizes = patch_sizes(rows, around, m, k, None if radius is None else radius / scale)
-    tried = list(fits_of_sizes(rows, around, sizes, m, weight))
+    tried = fits_of_sizes(rows, around, sizes, m, weight)
     choice = choose_size(tried, groups)
     return LocalGeometry(
         scales=tuple(Scale.of(fit, groups, scale) for fit in tried),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -12,8 +13,9 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.patches import Patches, around_mean, at_once, patches
 from tangentlens.geometry.second_form import SecondForms, n_monomials, second_forms
 
-# From one neighbour to the next, distances inside of one piece of a manifold do not grow by more than this.
-_JUMP = 3.0
+# From one neighbour to the next, distances inside of one piece of a manifold do not grow by more than this, but with
+# such a probability.
+_JUMP, _BY_CHANCE = 3.0, 1e-4
 # Where the variance in the plane falls below so many times that outside of it, noise decides which plane it is.
 RESOLVED = 4.0
 _ALL = slice(None)
@@ -64,14 +66,15 @@ class PatchFit:
     def straightened(self) -> PatchFit:
         """With what a quadratic makes of a surface whose curvature is the same all over the patch undone.
 
-        Over its tangent plane such a surface rises faster than a quadratic, by the square of curvature times radius;
-        where curvature is not the same everywhere, at each anchor by its own.
+        Over its tangent plane such a surface rises faster than a quadratic, by the square of curvature times radius.
         """
         m = self.forms.dimension
         # Slope of |u|^4 over |u|^2 in the unit ball, by its even moments m / (m + 2 j).
         second, fourth, sixth = (m / (m + 2 * power) for power in (1, 2, 3))
         excess = (sixth - fourth * second) / (fourth - second**2) / 4
-        seen = self.forms.mean_square().clamp_min(0).sqrt() * self.coordinates[:, -1].double().norm(dim=1)
+        # Of all anchors together: to take more off where noise makes it large would make all of them too flat.
+        curvature = self.forms.mean_square().mean().clamp_min(0).sqrt()
+        seen = curvature * self.coordinates[:, -1].double().norm(dim=1)
         # seen = true (1 + excess true^2), by Newton's steps from above, which only go down.
         true = seen
         for _ in range(20):
@@ -153,9 +156,12 @@ def _check_patches(part: Patches) -> None:
     """Refuse patches that fall apart, or in which too few rows count."""
     check_weights(part.weights, part.coordinates.shape[2])
     a, k, m = part.coordinates.shape
-    distance = part.coordinates.norm(dim=2)[:, m + 1 :]
-    apart = int((distance[:, 1:] > _JUMP * distance[:, :-1]).any(dim=1).sum())
-    if 10 * apart > a:
+    distance = part.coordinates.double().norm(dim=2)[:, 1:]
+    jump = distance[:, 1:] / distance[:, :-1].clamp_min(1e-300)
+    # Beyond the j-th of rows that fill a piece evenly, such a jump comes with a probability of jump^(-m j).
+    chance = -m * torch.arange(1, k - 1, device=jump.device) * jump.log()
+    apart = int(((jump > _JUMP) & (chance < math.log(_BY_CHANCE))).any(dim=1).sum())
+    if apart > max(a // 10, 1):
         raise InputError(
             f"the rows around an anchor must be one piece, but in {apart} of {a} patches of {k} rows the distance "
             f"grows by more than {_JUMP:g} from one neighbour to the next; take one row of each cluster, or a smaller k"

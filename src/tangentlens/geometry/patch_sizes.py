@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,16 +59,20 @@ def fits_of_sizes(
     sizes: Sequence[int],
     dimension: int,
     weights: Float[Tensor, "n"],
-) -> Iterator[PatchFit]:
-    """Patches of each size, up to the first that reaches beyond its piece of the manifold."""
-    for number, size in enumerate(sizes):
+) -> list[PatchFit]:
+    """Patches of each size, from the first in which enough rows count to that which reaches beyond its piece."""
+    fits: list[PatchFit] = []
+    refused: list[InputError] = []
+    for size in sizes:
         try:
-            yield fit_patches(rows, anchors, size, dimension, weights).straightened()
-        except InputError:
-            # The smallest ones must not.
-            if number == 0:
-                raise
-            return
+            fits.append(fit_patches(rows, anchors, size, dimension, weights).straightened())
+        except InputError as error:
+            refused.append(error)
+            if fits:
+                break
+    if not fits:
+        raise refused[0]
+    return fits
 
 
 def choose_size(tried: Sequence[PatchFit], groups: Int[Tensor, "a"]) -> Choice:
@@ -108,7 +112,9 @@ def _limit(tried: Sequence[PatchFit], place: int) -> SecondForms:
 
 def _error(fit: PatchFit, known: Interval, limit: SecondForms, groups: Int[Tensor, "a"]) -> float:
     drift = known.value - mean_over_anchors(limit.mean_square(), groups).value
-    return math.hypot(_reach(known), drift) if fit.resolved else math.inf
+    # Of one anchor nothing but the drift is known.
+    reach = _reach(known) if math.isfinite(known.high) else 0.0
+    return math.hypot(reach, drift) if fit.resolved else math.inf
 
 
 def _reach(interval: Interval) -> float:

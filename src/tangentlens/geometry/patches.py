@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from torch import Tensor
 CANDIDATES = 2
 # Numbers in the candidates of the anchors that are held at once: a quarter of a GiB in fp32.
 _NUMBERS = 2**26
+# Rows that are taken to fp64 at once.
+_BLOCK = 2**13
 # A block is multiplied so often by a patch's rows, and further times once it is nearly right, with so many spare
 # columns: enough where the plane stands out.
 _PASSES, _FURTHER_PASSES, _SPARE = 4, 2, 8
@@ -47,30 +50,43 @@ def patches(
     They come in parts, so that memory does not grow with the number of anchors.
     """
     centred = rows - rows.mean(dim=0)
-    length = centred.square().sum(dim=1)
     d = rows.shape[1]
     start = torch.randn(d, min(dimension + _SPARE, d), generator=torch.Generator().manual_seed(0)).to(rows)
     wide = min(CANDIDATES * k, len(rows))
     for some in anchors.split(at_once(wide, d)):
-        near = (length - 2 * centred[some] @ centred.T).topk(wide, dim=1, largest=False).indices
+        near = _distances(centred, some).topk(wide, dim=1, largest=False).indices
         anchor = centred[some][:, None]
         cloud = centred[near].sub_(anchor)
         guess, _ = _leading(cloud, start, _PASSES)
-        distance = (cloud @ guess[:, :, :dimension]).square().sum(dim=2)
+        distance = (cloud @ guess[:, :, :dimension]).square().sum(dim=2).where(near != some[:, None], -1)
         near = near.gather(1, distance.topk(k, dim=1, largest=False).indices)
         cloud = centred[near].sub_(anchor)
         directions, variances = _leading(cloud, guess, _FURTHER_PASSES)
         tangents, gap = directions[:, :, :dimension], variances[:, dimension - 1] / variances[:, dimension]
         # Once more from near to far: the plane has turned a little.
         coordinates = cloud @ tangents
-        order = coordinates.square().sum(dim=2).argsort(dim=1)
+        order = coordinates.square().sum(dim=2).where(near != some[:, None], -1).argsort(dim=1)
         near, coordinates = near.gather(1, order), coordinates.gather(1, order[:, :, None].expand_as(coordinates))
         cloud, counted = centred[near].sub_(anchor), without_anchor(weights[near])
         yield Patches(near, around_mean(cloud, counted), tangents, gap, coordinates, counted)
 
 
+def _distances(rows: Float[Tensor, "n d"], anchors: Int[Tensor, "a"]) -> Float[Tensor, "a n"]:
+    """Squares of distances from anchors, up to a constant for each; to itself an anchor has the least.
+
+    In fp64: in fp32 rows that are near each other, but far from the others, have no digits left.
+    """
+    centres = rows[anchors].double()
+    blocks = (block.double() for block in rows.split(_BLOCK))
+    found = torch.cat([block.square().sum(dim=1) - 2 * centres @ block.T for block in blocks], dim=1)
+    return found.scatter_(1, anchors[:, None], -math.inf)
+
+
 def without_anchor(weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k"]:
-    """Weights that leave the anchor out, from which rows are chosen: it lies in their middle, less noisy than they."""
+    """Weights that leave the anchor out, around which rows are chosen: it lies in their middle, less noisy than they.
+
+    It comes first of the rows of its patch.
+    """
     weights = weights.clone()
     weights[:, 0] = 0
     return weights

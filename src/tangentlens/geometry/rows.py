@@ -9,6 +9,8 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 
+# How token ids are kept on disk; hardly anything is computed with these types.
+_UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
 # Products of rows with so many features or more are multiplied in so many blocks of columns.
 _WIDE, _BLOCKS = 256, 4
 
@@ -27,7 +29,7 @@ def as_numbers(name: str, x: Any) -> Tensor:
         raise InputError(
             f"{name} must be a dense tensor of real numbers, but is {numbers.dtype} and {numbers.layout}; convert it"
         )
-    return numbers
+    return numbers.long() if numbers.dtype in _UNSIGNED else numbers
 
 
 def shaped_rows(x: Any) -> Float[Tensor, "n d"]:
@@ -65,7 +67,7 @@ def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
 def unit_scale(rows: Float[Tensor, "n d"]) -> float:
     """A power of two, which scales without rounding, that brings the largest entry to between 1/2 and 1."""
     largest = float(rows.abs().amax()) if rows.numel() else 0.0
-    return 2.0 ** math.frexp(largest)[1]
+    return 2.0 ** min(math.frexp(largest)[1], 1023)
 
 
 def product(rows: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:

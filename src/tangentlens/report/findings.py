@@ -15,7 +15,7 @@ from tangentlens.alignment.verdict import emergence
 from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.profile import BATCHES, SHAPE
 from tangentlens.report.reading import HEADLINES, PROFILED, Row, interval_text, last_measured, ratio_text
-from tangentlens.studies.visibility import ANALYTIC, CORRELATION, HELD, P_VALUE, RATIO
+from tangentlens.studies.visibility import ANALYTIC, CORRELATION, DEALT, HELD, P_VALUE, RATIO
 
 # A log-ratio nearer to 0 than this is called 'about as much': 5%.
 CLOSE = 0.05
@@ -70,29 +70,31 @@ def _visibility(rows: pl.DataFrame) -> Iterator[str]:
         )
     at = last.filter(pl.col("site") != "", pl.col("variant").str.starts_with("corpus"))
     if at.height:
-        less, more = _unlike_dealt(rows, RATIO, "corpus alpha=1", than=1.0)
-        near, _ = _unlike_dealt(rows, CORRELATION, "corpus", than=0.0)
+        less, more = _unlike_dealt(rows, RATIO, "corpus alpha=1")
+        near, _ = _unlike_dealt(rows, CORRELATION, "corpus")
         resolved = rows.filter(pl.col("metric") == "resolved")["value"].sum()
         flat = at["value"].is_nan().sum()
         may_be_flat = f"; at {flat} all may be flat" if flat else ""
         yield (
             f"Around types drawn as in the corpus, its frequencies hide curvature at {', '.join(less) or 'no site'}, "
             f"show more of it at {', '.join(more) or 'no site'}, and do no more than frequencies dealt out at random "
-            f"at {at.height - len(less) - len(more) - flat} others (Holm-corrected){may_be_flat}. "
+            f"at the other {at.height - len(less) - len(more) - flat} (Holm-corrected){may_be_flat}. "
             f"Frequency falls with the distance, which would hide curvature, at {len(near)} of {at.height} sites. "
             f"The planes stand out at {resolved:.0f}: elsewhere this is no curvature of a surface, but of patches as "
             "they are."
         )
 
 
-def _unlike_dealt(rows: pl.DataFrame, metric: str, variant: str, than: float) -> tuple[list[str], list[str]]:
+def _unlike_dealt(rows: pl.DataFrame, metric: str, variant: str) -> tuple[list[str], list[str]]:
     """Sites with less, and with more, than frequencies dealt out to types at random give."""
     here = rows.filter(pl.col("variant") == variant)
     tests = here.filter(pl.col("metric") == metric + P_VALUE).with_columns(
         sure=pl.col("value").map_batches(holm, return_dtype=pl.Float64) < 0.05
     )
     sure = here.filter(pl.col("metric") == metric, pl.col("site").is_in(tests.filter("sure")["site"].to_list()))
-    return sure.filter(pl.col("value") < than)["site"].to_list(), sure.filter(pl.col("value") > than)["site"].to_list()
+    dealt = here.filter(pl.col("metric") == metric + DEALT).select("site", dealt="value")
+    less = sure.join(dealt, on="site", maintain_order="left").with_columns(less=pl.col("value") < pl.col("dealt"))
+    return less.filter("less")["site"].to_list(), less.filter(~pl.col("less"))["site"].to_list()
 
 
 def _loss(rows: pl.DataFrame) -> Iterator[str]:

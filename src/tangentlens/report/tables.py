@@ -17,7 +17,8 @@ from tangentlens.studies.visibility import CORRELATION, P_VALUE, RATIO
 
 VISIBILITY = (
     "curvature visible at the corpus' frequencies over that of even types, its p-value against frequencies dealt out "
-    "at random, the correlation of frequency with distance, the dimension, and whether the tangent planes stand out"
+    "at random, the correlation of frequency with distance, and the tangent planes: their dimension, of that of patches"
+    ", and whether they stand out"
 )
 
 
@@ -89,7 +90,7 @@ def visibility_table(records: pl.DataFrame) -> pl.DataFrame:
 
     def column(name: str, metric: str, variant: str, tell: Callable[[Row], str]) -> pl.DataFrame:
         here = rows.filter(pl.col("metric") == metric, pl.col("variant") == variant)
-        return here.select(*key, _told(pl.struct("value", "ci_low", "ci_high"), tell).alias(name))
+        return here.select(*key, _told(pl.struct("value", "ci_low", "ci_high", "rank"), tell).alias(name))
 
     def told_ratio(row: Row) -> str:
         return "all may be flat" if math.isnan(row["value"]) else interval_text(row)
@@ -100,7 +101,7 @@ def visibility_table(records: pl.DataFrame) -> pl.DataFrame:
     for other in (
         holms.select(*key, _told(pl.struct("value"), lambda row: f"{row['value']:.2g}").alias("p (Holm)")),
         column("correlation", CORRELATION, "corpus", interval_text),
-        column("dimension", "intrinsic_dimension", "of patches", lambda row: f"{row['value']:.0f}"),
+        column("dimension", "intrinsic_dimension", "of patches", lambda row: f"{row['rank']} of {row['value']:.0f}"),
         column("planes", "resolved", "", lambda row: "stand out" if row["value"] else "do not"),
     ):
         ratio = ratio.join(other, on=key, how="left", maintain_order="left")

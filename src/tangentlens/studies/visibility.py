@@ -38,8 +38,8 @@ ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 VISIBLE, RATIO, ANALYTIC = "visible_curvature", "visible_curvature_ratio", "_analytic"
 # How the frequency of a type goes with its distance from the anchor; and draws in which the ratio fell with alpha.
 CORRELATION, HELD = "frequency_distance_correlation", "visible_curvature_fell"
-# The probability of such a value, were frequencies dealt out to types at random, and how often they are.
-P_VALUE, _DEALT = "_p_value", 99
+# What frequencies that are dealt out to types at random give, how likely they give as much, and how often they are.
+DEALT, P_VALUE, _DEALT = "_dealt", "_p_value", 999
 # Rows of a synthetic manifold, further draws of it, and rows of a patch in these.
 _ROWS, _DRAWS, _DRAW_ROWS, _DRAW_PATCH = 6000, 20, 2000, 64
 # Tokens in a forward pass, and distinct rows that each coefficient of a quadratic needs to have a choice of sizes.
@@ -142,6 +142,8 @@ def _of_model(plan: VisibilityPlan, loaded: LoadedModel, out: str | Path, progre
     run = create_run(out, {"command": "visibility", **asdict(plan)})
     run.claim_model(loaded.name, {"weights_sha256": weight_hash(loaded.model, loaded.not_loaded)})
     run.claim_data(plan.text, {"fingerprint": text.fingerprint, "bytes": text.size})
+    if all(run.has(_part(loaded, site)) for site in sites):
+        return run
     progress(f"{loaded.name}: counting", 0, len(sites))
     counts = TokenCounts.of_text(text, loaded.encode, loaded.vocabulary)
     counts.save(run)
@@ -149,8 +151,7 @@ def _of_model(plan: VisibilityPlan, loaded: LoadedModel, out: str | Path, progre
     types, rows = one_per_type(plan, loaded, sites, text, counts)
     for done, site in enumerate(sites):
         progress(f"{loaded.name}: {site.name}", done, len(sites))
-        part = f"{loaded.name}-{site.name}"
-        if not run.has(part):
+        if not run.has(_part(loaded, site)):
             about = Record(
                 model=loaded.name, revision=loaded.revision, quantity="activation", seed=plan.seed, site=site.name
             )
@@ -159,9 +160,13 @@ def _of_model(plan: VisibilityPlan, loaded: LoadedModel, out: str | Path, progre
                 records = list(site_records(replace(about, depth=site.depth), rows[site.name], frequency, plan))
             except InputError as error:
                 records = [replace(about, depth=site.depth, metric="unmeasured", variant=str(error), value=1.0)]
-            run.write(part, records)
+            run.write(_part(loaded, site), records)
     progress(loaded.name, len(sites), len(sites))
     return run
+
+
+def _part(loaded: LoadedModel, site: Site) -> str:
+    return f"{loaded.name}-{site.name}"
 
 
 def one_per_type(
@@ -204,14 +209,14 @@ def site_records(
     yield replace(about, metric="tangent_gap", value=next(scale.gap for scale in found.scales if scale.k == found.k))
     yield estimate(about, "normal_share", found.normal_share)
     frequency = frequency.to(rows.device)
-    dealt = [frequency[torch.randperm(len(frequency), generator=make)] for _ in range(_DEALT)]
+    dealt = torch.stack([torch.randperm(len(frequency), generator=make) for _ in range(_DEALT)]).to(rows.device)
     for centres, there in (("corpus", found), ("types", evenly)):
         yield from _correlation_records(replace(about, variant=centres), there, frequency, dealt)
         for alpha in ALPHAS:
             here = replace(about, variant=f"{centres} {_name(alpha)}")
             yield estimate(here, VISIBLE, there.visible(frequency.pow(alpha)[there.neighbours]))
-            yield from _ratio_records(here, there, frequency.pow(alpha), [one.pow(alpha) for one in dealt])
-    for name, weights in (("corpus", frequency), ("dealt", dealt[0])):
+            yield from _ratio_records(here, there, frequency.pow(alpha), dealt)
+    for name, weights in (("corpus", frequency), ("dealt", frequency[dealt[0]])):
         for alpha in ALPHAS:
             here = replace(about, variant=f"{name} {_name(alpha)}")
             try:
@@ -222,52 +227,54 @@ def site_records(
 
 
 def _ratio_records(
-    about: Record, found: LocalGeometry, weights: Float[Tensor, "t"], dealt: Sequence[Float[Tensor, "t"]]
+    about: Record, found: LocalGeometry, weights: Float[Tensor, "t"], dealt: Int[Tensor, "draws t"]
 ) -> Iterator[Record]:
-    ratio = found.visible_ratio(weights[found.neighbours])
-    if math.isnan(ratio.value):
-        yield estimate(about, RATIO, ratio)
+    seen = found.visible_ratio(weights[found.neighbours])
+    if math.isnan(seen.value):
+        yield estimate(about, RATIO, seen)
         return
-    bent, spread = (float(part.sum()) for part in found.sums(torch.ones(found.neighbours.shape)))
-    sums = [found.sums(one[found.neighbours]) for one in dealt]
-    null = [float(one.sum() / other.sum()) / (bent / spread) for one, other in sums]
-    yield from _beside_dealt(about, RATIO, ratio, null)
+    # A type counts alike in all patches, so what it adds to each sum over them is one number times its weight.
+    bent, spread = (
+        torch.zeros_like(weights).index_add_(0, found.neighbours.flatten(), part.flatten())
+        for part in (found.bends, found.coordinates.to(weights).square().sum(dim=2))
+    )
+    null = (weights[dealt] @ bent) / (weights[dealt] @ spread) * spread.sum() / bent.sum()
+    yield from _beside_dealt(about, RATIO, seen, null.tolist())
 
 
 def _correlation_records(
-    about: Record, found: LocalGeometry, frequency: Float[Tensor, "t"], dealt: Sequence[Float[Tensor, "t"]]
+    about: Record, found: LocalGeometry, frequency: Float[Tensor, "t"], dealt: Int[Tensor, "draws t"]
 ) -> Iterator[Record]:
-    seen = found.mean(_rank_correlations(found, frequency))
-    null = [float(_rank_correlations(found, one).mean()) for one in dealt]
-    yield from _beside_dealt(about, CORRELATION, seen, null)
+    ranks = torch.from_numpy(stats.rankdata(frequency.cpu().numpy())).to(frequency)
+    null = [float(_correlations(found, ranks[one]).mean()) for one in dealt]
+    yield from _beside_dealt(about, CORRELATION, found.mean(_correlations(found, ranks)), null)
 
 
 def _beside_dealt(about: Record, metric: str, seen: Interval, null: Sequence[float]) -> Iterator[Record]:
     """An estimate over anchors and over which types have which frequency: patches share the few that are frequent.
 
-    What frequencies that are dealt out at random give shows the latter, and how likely the estimate is by chance.
+    What frequencies that are dealt out at random give shows the latter, and how often it is as far out by chance.
     """
-    mean, spread = float(np.mean(null)), float(np.std(null, ddof=1))
-    times = float(stats.t.ppf(0.975, len(null) - 1))
-    reach = math.hypot(seen.high - seen.value, times * spread)
+    low, high = np.quantile(null, [0.025, 0.975])
+    beside = Interval(float(np.mean(null)), float(low), float(high), over="deals")
+    reach = math.hypot(seen.high - seen.value, (beside.high - beside.low) / 2)
     yield estimate(about, metric, Interval(seen.value, seen.value - reach, seen.value + reach, "anchors and types"))
-    if spread > 0:
-        p_value = 2 * float(stats.t.sf(abs(seen.value - mean) / (spread * math.sqrt(1 + 1 / len(null))), len(null) - 1))
-        yield replace(about, metric=metric + P_VALUE, value=p_value)
+    if beside.low < beside.high:
+        yield estimate(about, metric + DEALT, beside)
+        beyond = min(sum(one <= seen.value for one in null), sum(one >= seen.value for one in null))
+        yield replace(about, metric=metric + P_VALUE, value=min(2 * (1 + beyond) / (1 + len(null)), 1.0))
 
 
-def _rank_correlations(found: LocalGeometry, frequency: Float[Tensor, "t"]) -> Float[Tensor, "a"]:
-    """Spearman's correlation between a type's frequency and its distance from the anchor, in each patch.
+def _correlations(found: LocalGeometry, ranks: Float[Tensor, "t"]) -> Float[Tensor, "a"]:
+    """The correlation between the rank of a type's frequency and that of its distance from the anchor, in each patch.
 
     The anchor itself is left out: it may have been drawn for its frequency.
     """
-    near = frequency.cpu()[found.neighbours[:, 1:].cpu()].numpy()
-    ranks = torch.from_numpy(stats.rankdata(near, axis=1))
-    # Neighbours come from near to far.
-    place = torch.arange(near.shape[1], dtype=torch.float64).expand_as(ranks)
-    both = torch.stack([ranks - ranks.mean(dim=1, keepdim=True), place - place.mean(dim=1, keepdim=True)])
-    both = both / both.norm(dim=2, keepdim=True).clamp_min(1e-300)
-    return (both[0] * both[1]).sum(dim=1)
+    # From near to far.
+    near = ranks[found.neighbours[:, 1:]]
+    near = near - near.mean(dim=1, keepdim=True)
+    place = torch.arange(near.shape[1], dtype=near.dtype, device=near.device) - (near.shape[1] - 1) / 2
+    return near @ place / (near.norm(dim=1) * place.norm()).clamp_min(1e-300)
 
 
 def _name(alpha: float) -> str:
