@@ -86,15 +86,16 @@ def _visibility(rows: pl.DataFrame) -> Iterator[str]:
 
 
 def _unlike_dealt(rows: pl.DataFrame, metric: str, variant: str) -> tuple[list[str], list[str]]:
-    """Sites with less, and with more, than frequencies dealt out to types at random give."""
+    """Sites with less, and with more, than frequencies dealt out to types at random give: by p-value and interval."""
     here = rows.filter(pl.col("variant") == variant)
     tests = here.filter(pl.col("metric") == metric + P_VALUE).with_columns(
         sure=pl.col("value").map_batches(holm, return_dtype=pl.Float64) < 0.05
     )
     sure = here.filter(pl.col("metric") == metric, pl.col("site").is_in(tests.filter("sure")["site"].to_list()))
     dealt = here.filter(pl.col("metric") == metric + DEALT).select("site", dealt="value")
-    less = sure.join(dealt, on="site", maintain_order="left").with_columns(less=pl.col("value") < pl.col("dealt"))
-    return less.filter("less")["site"].to_list(), less.filter(~pl.col("less"))["site"].to_list()
+    told = sure.join(dealt, on="site", maintain_order="left")
+    less, more = pl.col("ci_high") < pl.col("dealt"), pl.col("ci_low") > pl.col("dealt")
+    return told.filter(less)["site"].to_list(), told.filter(more)["site"].to_list()
 
 
 def _loss(rows: pl.DataFrame) -> Iterator[str]:
