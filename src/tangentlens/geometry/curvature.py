@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError, check_whole
-from tangentlens.geometry.dimension import intrinsic_dimension
+from tangentlens.geometry.dimension import patch_dimension
 from tangentlens.geometry.groups import compact_groups, mean_over_anchors, over_anchors, ratio_over_anchors
 from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.neighbours import equal_rows
@@ -368,20 +368,6 @@ def _distinct(rows: Tensor, weights: Any) -> tuple[Int[Tensor, "m"], Int[Tensor,
     kept, group = equal_rows(rows)
     total = torch.zeros(len(kept), dtype=torch.float64, device=rows.device).index_add_(0, group, weight)
     return kept, group, total / total.mean()
-
-
-def patch_dimension(x: Any) -> float:
-    """The intrinsic dimension at the scale of patches, by GRIDE up to the 32nd neighbour.
-
-    At that of nearest neighbours a little noise counts as dimensions, and in a plane of one dimension more than its own
-    a sphere is flat.
-
-    >>> from tangentlens.geometry import manifolds
-    >>> noisy = manifolds.sphere(4000, dimension=2, dim=10, noise=0.005).rows
-    >>> round(intrinsic_dimension(noisy).value), round(patch_dimension(noisy))
-    (3, 2)
-    """
-    return intrinsic_dimension(x, method="gride").scales[-1].value
 
 
 def _checked_dimension(rows: Tensor, dimension: int | None, n_duplicates: int) -> int:

@@ -124,6 +124,20 @@ def intrinsic_dimension(
     return IntrinsicDimension(here.value, low, high, len(rows), n_duplicates, method, tuple(scales), stable)
 
 
+def patch_dimension(x: Any) -> float:
+    """The intrinsic dimension at the scale of patches, by GRIDE up to the 32nd neighbour.
+
+    At that of nearest neighbours a little noise counts as dimensions, and in a plane of one dimension more than its own
+    a sphere is flat.
+
+    >>> from tangentlens.geometry import manifolds
+    >>> noisy = manifolds.sphere(4000, dimension=2, dim=10, noise=0.005).rows
+    >>> round(intrinsic_dimension(noisy).value), round(patch_dimension(noisy))
+    (3, 2)
+    """
+    return intrinsic_dimension(x, method="gride").scales[-1].value
+
+
 def _over_scales(rows: Float[Tensor, "n d"], estimator: _Estimator) -> tuple[float, list[Scale]]:
     """Half the 95% interval of log dimension, and the estimate at all scales: in subsamples, then from near to far."""
     n, k = len(rows), estimator.k

@@ -21,7 +21,8 @@ from tangentlens.corpora.occurrences import draw_occurrences
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry import manifolds
-from tangentlens.geometry.curvature import LocalGeometry, local_geometry, patch_dimension
+from tangentlens.geometry.curvature import LocalGeometry, local_geometry
+from tangentlens.geometry.dimension import patch_dimension
 from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.manifolds import Manifold
 from tangentlens.geometry.second_form import n_monomials
