@@ -18,7 +18,7 @@ from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry.shape import mean_interval, profile_shape
 from tangentlens.measures import profile_measures
-from tangentlens.models.load import load_model, model_name
+from tangentlens.models.load import check_device, load_model, model_name
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
@@ -51,12 +51,7 @@ class Profile:
                 raise InputError(f"{name} must be at least {smallest}, but is {getattr(self, name)}")
         if self.dtype not in ("float32", "bfloat16", "float16"):
             raise InputError(f"dtype must be float32, bfloat16 or float16, but is {self.dtype!r}")
-        try:
-            torch.ones(1, device=self.device) + 1
-        except (RuntimeError, AssertionError, NotImplementedError) as error:
-            raise InputError(
-                f"device must be one that PyTorch can compute on here, but {self.device!r} is not: {error}"
-            ) from error
+        check_device(self.device)
 
 
 @dataclass(frozen=True)

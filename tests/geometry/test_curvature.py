@@ -281,6 +281,13 @@ def test_curves_are_one_piece(n, noise):
     assert found.rms_curvature.value == pytest.approx(0.5, rel=0.1)
 
 
+def test_a_few_rows_that_nearly_repeat_others_do_no_harm():
+    made = manifolds.sphere(2000, 2, 10, noise=0.005)
+    rows = torch.cat([made.rows, made.rows + 1e-6 * torch.randn(2000, 10, generator=torch.Generator().manual_seed(0))])
+    found = local_geometry(rows, n_anchors=64, k=96, dimension=2)
+    assert found.rms_curvature.value == pytest.approx(1, rel=0.05)
+
+
 @pytest.mark.parametrize("far", [1e2, 1e4])
 def test_rows_in_two_places_far_from_each_other_in_fp32(far):
     """An anchor comes first of its patch, and its neighbours are near it, though their distances have few digits."""

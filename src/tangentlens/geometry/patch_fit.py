@@ -156,10 +156,11 @@ def _check_patches(part: Patches) -> None:
     """Refuse patches that fall apart, or in which too few rows count."""
     check_weights(part.weights, part.coordinates.shape[2])
     a, k, m = part.coordinates.shape
-    distance = part.coordinates.double().norm(dim=2)[:, 1:]
+    # A few rows that nearly repeat the anchor do no harm.
+    distance = part.coordinates.double().norm(dim=2)[:, m + 1 :]
     jump = distance[:, 1:] / distance[:, :-1].clamp_min(1e-300)
     # Beyond the j-th of rows that fill a piece evenly, such a jump comes with a probability of jump^(-m j).
-    chance = -m * torch.arange(1, k - 1, device=jump.device) * jump.log()
+    chance = -m * torch.arange(m + 1, k - 1, device=jump.device) * jump.log()
     apart = int(((jump > _JUMP) & (chance < math.log(_BY_CHANCE))).any(dim=1).sum())
     if apart > max(a // 10, 1):
         raise InputError(

@@ -103,7 +103,18 @@ def load_language_model(spec: str, device: str = "cpu", trust_remote_code: bool 
     return _attempt(spec, device, lambda source, revision: _load_with_head(spec, source, revision, trust_remote_code))
 
 
+def check_device(device: str) -> None:
+    """A device that can be computed on."""
+    try:
+        torch.ones(1, device=device) + 1
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise InputError(
+            f"device must be one that PyTorch can compute on here, but {device!r} is not: {error}"
+        ) from error
+
+
 def _attempt(spec: str, device: str, load: Callable[[str, str], LoadedModel]) -> LoadedModel:
+    check_device(device)
     source, revision = _parse(spec)
     with _quiet():
         try:

@@ -140,6 +140,8 @@ def _falls(made: Manifold, seed: int) -> bool:
 def _of_model(plan: VisibilityPlan, loaded: LoadedModel, out: str | Path, progress: VisibilityProgress) -> Run:
     text = Text(None if plan.text is None else Path(plan.text))
     sites = find_sites(loaded.model, plan.sites)
+    if plan.dimension is not None and plan.dimension >= loaded.width:
+        raise InputError(f"dimension must be below the width {loaded.width} of {loaded.name}, but is {plan.dimension}")
     run = create_run(out, {"command": "visibility", **asdict(plan)})
     run.claim_model(loaded.name, {"weights_sha256": weight_hash(loaded.model, loaded.not_loaded)})
     run.claim_data(plan.text, {"fingerprint": text.fingerprint, "bytes": text.size})
