@@ -305,10 +305,11 @@ def local_geometry(
     given = as_rows(x)
     kept, place, weight = _distinct(given, weights)
     # Sums and squares of very small or large numbers would vanish or overflow.
-    rows = given[kept] / unit_scale(given)
+    first = unit_scale(given)
+    rows = given[kept] / first
     rows = rows - rows.mean(dim=0)
-    scale = unit_scale(rows)
-    rows, scale = rows / scale, scale * unit_scale(given)
+    second = unit_scale(rows)
+    rows, scale = rows / second, first * second
     m = _checked_dimension(rows, dimension, len(given) - len(kept))
     around = _anchors(place, n_anchors, anchors, seed)
     groups = compact_groups(rows[around], max(len(around) // 32, 2) if len(around) >= 8 else 1)

@@ -47,27 +47,26 @@ def patches(
 ) -> Iterator[Patches]:
     """Patches of the `k` rows nearest to each anchor in the plane of `dimension` directions that the rows near it span.
 
-    They come in parts, so that memory does not grow with the number of anchors.
+    Rows are around their mean. Patches come in parts, so that memory does not grow with the number of anchors.
     """
-    centred = rows - rows.mean(dim=0)
     d = rows.shape[1]
     start = torch.randn(d, min(dimension + _SPARE, d), generator=torch.Generator().manual_seed(0)).to(rows)
     wide = min(CANDIDATES * k, len(rows))
     for some in anchors.split(at_once(wide, d)):
-        near = _distances(centred, some).topk(wide, dim=1, largest=False).indices
-        anchor = centred[some][:, None]
-        cloud = centred[near].sub_(anchor)
+        near = _distances(rows, some).topk(wide, dim=1, largest=False).indices
+        anchor = rows[some][:, None]
+        cloud = rows[near].sub_(anchor)
         guess, _ = _leading(cloud, start, _PASSES)
         distance = (cloud @ guess[:, :, :dimension]).square().sum(dim=2).where(near != some[:, None], -1)
         near = near.gather(1, distance.topk(k, dim=1, largest=False).indices)
-        cloud = centred[near].sub_(anchor)
+        cloud = rows[near].sub_(anchor)
         directions, variances = _leading(cloud, guess, _FURTHER_PASSES)
         tangents, gap = directions[:, :, :dimension], variances[:, dimension - 1] / variances[:, dimension]
         # Once more from near to far: the plane has turned a little.
         coordinates = cloud @ tangents
         order = coordinates.square().sum(dim=2).where(near != some[:, None], -1).argsort(dim=1)
         near, coordinates = near.gather(1, order), coordinates.gather(1, order[:, :, None].expand_as(coordinates))
-        cloud, counted = centred[near].sub_(anchor), without_anchor(weights[near])
+        cloud, counted = rows[near].sub_(anchor), without_anchor(weights[near])
         yield Patches(near, around_mean(cloud, counted), tangents, gap, coordinates, counted)
 
 

@@ -53,7 +53,7 @@ class LoadedModel:
             raise InputError(f"{self.name} must have a mask token for a masked loss, but its tokenizer has none")
         return -1 if found is None else int(found)
 
-    @property
+    @cached_property
     def special_ids(self) -> set[int]:
         """Named specials, and those that were added without a name."""
         added = {place for place, token in self.tokenizer.added_tokens_decoder.items() if token.special}

@@ -59,9 +59,7 @@ def controls_table(records: pl.DataFrame) -> pl.DataFrame:
         "variant", index=key, values="told", maintain_order=True
     )
     tests = rows.filter(pl.col("metric") == "p_value", pl.col("variant") == "random")
-    corrected = tests.select(*key, pl.col("value").map_batches(holm, return_dtype=pl.Float64).over("run", "model"))
-    p_values = corrected.select(*key, _told(pl.struct("value"), lambda row: f"{row['value']:.2g}").alias("p (Holm)"))
-    return wide.join(p_values, on=key, how="left", maintain_order="left")
+    return wide.join(_corrected(tests), on=key, how="left", maintain_order="left")
 
 
 def profile_table(records: pl.DataFrame) -> pl.DataFrame:
@@ -97,15 +95,23 @@ def visibility_table(records: pl.DataFrame) -> pl.DataFrame:
 
     ratio = column("ratio", RATIO, "corpus alpha=1", told_ratio)
     tests = rows.filter(pl.col("metric") == RATIO + P_VALUE, pl.col("variant") == "corpus alpha=1")
-    holms = tests.select(*key, pl.col("value").map_batches(holm, return_dtype=pl.Float64).over("run", "model"))
     for other in (
-        holms.select(*key, _told(pl.struct("value"), lambda row: f"{row['value']:.2g}").alias("p (Holm)")),
+        _corrected(tests),
         column("correlation", CORRELATION, "corpus", interval_text),
         column("dimension", "intrinsic_dimension", "of patches", lambda row: f"{row['rank']} of {row['value']:.0f}"),
         column("planes", "resolved", "", lambda row: "stand out" if row["value"] else "do not"),
     ):
         ratio = ratio.join(other, on=key, how="left", maintain_order="left")
     return ratio.fill_null("")
+
+
+def _corrected(tests: pl.DataFrame) -> pl.DataFrame:
+    """P-values by site, corrected over the sites of a model."""
+    p_value = pl.col("value").map_batches(holm, return_dtype=pl.Float64).over("run", "model")
+    corrected = tests.select("run", "model", "site", p_value)
+    return corrected.with_columns(_told(pl.struct("value"), lambda row: f"{row['value']:.2g}").alias("p (Holm)")).drop(
+        "value"
+    )
 
 
 def _told(estimate: pl.Expr, tell: Callable[[Row], str]) -> pl.Expr:

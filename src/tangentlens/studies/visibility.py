@@ -152,17 +152,16 @@ def _of_model(plan: VisibilityPlan, loaded: LoadedModel, out: str | Path, progre
     counts.save(run)
     progress(f"{loaded.name}: activations", 0, len(sites))
     types, rows = one_per_type(plan, loaded, sites, text, counts)
+    frequency = counts.counts[types].double()
+    about = Record(model=loaded.name, revision=loaded.revision, quantity="activation", seed=plan.seed)
     for done, site in enumerate(sites):
         progress(f"{loaded.name}: {site.name}", done, len(sites))
         if not run.has(_part(loaded, site)):
-            about = Record(
-                model=loaded.name, revision=loaded.revision, quantity="activation", seed=plan.seed, site=site.name
-            )
-            frequency = counts.counts[types].double()
+            here = replace(about, site=site.name, depth=site.depth)
             try:
-                records = list(site_records(replace(about, depth=site.depth), rows[site.name], frequency, plan))
+                records = list(site_records(here, rows[site.name], frequency, plan))
             except InputError as error:
-                records = [replace(about, depth=site.depth, metric="unmeasured", variant=str(error), value=1.0)]
+                records = [replace(here, metric="unmeasured", variant=str(error), value=1.0)]
             run.write(_part(loaded, site), records)
     progress(loaded.name, len(sites), len(sites))
     return run
