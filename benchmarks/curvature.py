@@ -11,7 +11,7 @@ import torch
 from plotly.subplots import make_subplots
 
 from tangentlens import local_geometry, manifolds
-from tangentlens.geometry.curvature import LocalGeometry
+from tangentlens.geometry.curvature.local_geometry import LocalGeometry
 
 DIMENSIONS, SIZES, NOISES = (2, 3, 4, 5), (1000, 4000, 16000), (0.0, 0.005, 0.01, 0.02, 0.05, 0.1)
 ANCHORS, WIDTH = 64, 100
@@ -41,8 +41,8 @@ def draw(found: dict[tuple[int, int], list], path: str) -> None:
             x=[place + 0.15 * (SIZES.index(n) - 1) for place in range(len(NOISES))],
             y=[one.value for one in curvature],
             error_y={
-                "array": [one.high - one.value for one in curvature],
-                "arrayminus": [one.value - one.low for one in curvature],
+                "array": [one.ci_high - one.value for one in curvature],
+                "arrayminus": [one.value - one.ci_low for one in curvature],
                 "thickness": 1.2,
             },
             name=f"{n:,} rows",

@@ -7,11 +7,12 @@ beside half the width of the 95% interval that all tokens of the step have.
 import torch
 
 from tangentlens import anisotropy, intrinsic_dimension, share
-from tangentlens.alignment.intervals import anisotropy_replicates, share_jackknife
-from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
+from tangentlens.capture.step import Capture
 from tangentlens.corpora.tokens import MASK
-from tangentlens.measures import measure_site
+from tangentlens.geometry.spectrum.anisotropy import anisotropy_replicates
+from tangentlens.lens.measures import measure_site
+from tangentlens.statistics.jackknife import share_jackknife
 from tangentlens.studies.study import DEMO, study_model, study_tokens
 from tangentlens.training.objectives import batch_for, draw
 
@@ -53,7 +54,7 @@ def main() -> None:
         whole = values(rows.activations, rows.gradients, proxy)
         intervals = [share_jackknife(anisotropy_replicates(rows.activations, rows.sequences))]
         intervals += [found.test.share(order=order) for order in (1.0, 2.0)]
-        widths.append(torch.tensor([(one.high - one.low) / 2 / one.value for one in intervals]))
+        widths.append(torch.tensor([(one.ci_high - one.ci_low) / 2 / one.value for one in intervals]))
         for size, off in errors.items():
             for seed in range(DRAWS):
                 some = torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:size]

@@ -6,7 +6,7 @@ The floor is one product X^T X and one eigendecomposition. Then chance in closed
 import torch
 
 from tangentlens import SemiNMF, chance, share, tangent_test
-from tangentlens.measures import WATCHED
+from tangentlens.lens.measures import WATCHED
 from tangentlens.proxies.random import random
 from timing import best
 

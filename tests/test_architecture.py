@@ -13,6 +13,7 @@ ROOT = Path(tangentlens.__file__).parent
 # A room imports only from rooms above it.
 ROOMS = [
     "errors",
+    "statistics",
     "geometry",
     "proxies",
     "alignment",
@@ -20,14 +21,8 @@ ROOMS = [
     "corpora",
     "models",
     "capture",
-    "measures",
-    "schedule",
-    "alarms",
-    "settings",
-    "update_measures",
     "lens",
     "integrations",
-    "profile",
     "training",
     "studies",
     "report",

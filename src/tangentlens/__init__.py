@@ -1,24 +1,20 @@
 """See how a language model's representation space takes shape while it learns."""
 
-from tangentlens.alarms import Alarm
 from tangentlens.alignment.audit import audit
 from tangentlens.alignment.chance import chance
-from tangentlens.alignment.corrections import benjamini_hochberg, holm
 from tangentlens.alignment.share import share
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.corpora.counts import TokenCounts
 from tangentlens.errors import InputError
 from tangentlens.geometry import manifolds
-from tangentlens.geometry.alpha_req import alpha_req
-from tangentlens.geometry.anisotropy import anisotropy
-from tangentlens.geometry.cosine import mean_cosine, rogue_dimensions
-from tangentlens.geometry.curvature import local_geometry
-from tangentlens.geometry.dimension import intrinsic_dimension
-from tangentlens.geometry.entropy import manifold_entropy
-from tangentlens.geometry.local_anisotropy import local_anisotropy
+from tangentlens.geometry.curvature.local_geometry import local_geometry
+from tangentlens.geometry.dimension.entropy import manifold_entropy
+from tangentlens.geometry.dimension.intrinsic import intrinsic_dimension
 from tangentlens.geometry.moments import Moments
-from tangentlens.geometry.partition import partition_isotropy
-from tangentlens.geometry.ranks import (
+from tangentlens.geometry.spectrum.alpha_req import alpha_req
+from tangentlens.geometry.spectrum.anisotropy import anisotropy
+from tangentlens.geometry.spectrum.cosine import mean_cosine, rogue_dimensions
+from tangentlens.geometry.spectrum.direction_counts import (
     effective_rank,
     entropy_rank,
     isoscore,
@@ -26,11 +22,15 @@ from tangentlens.geometry.ranks import (
     rankme,
     stable_rank,
 )
+from tangentlens.geometry.spectrum.local_anisotropy import local_anisotropy
+from tangentlens.geometry.spectrum.partition import partition_isotropy
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.lens import Lens
+from tangentlens.lens.alarms import Alarm
+from tangentlens.lens.lens import Lens
+from tangentlens.lens.schedule import log_steps
 from tangentlens.proxies.semi_nmf import SemiNMF
 from tangentlens.runs.run import open_run
-from tangentlens.schedule import log_steps
+from tangentlens.statistics.corrections import benjamini_hochberg, holm
 
 __all__ = [
     "Alarm",

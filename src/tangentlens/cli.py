@@ -31,8 +31,8 @@ from rich.table import Table
 
 from tangentlens.alignment.checks import VERDICTS
 from tangentlens.errors import InputError
-from tangentlens.profile import Estimate, Profile, Watcher, run_profile
 from tangentlens.runs.run import is_run, open_run
+from tangentlens.studies.profile import Estimate, Profile, Watcher, run_profile
 from tangentlens.studies.study import DEMO, run_study
 
 app = typer.Typer(

@@ -2,9 +2,9 @@ import pytest
 import torch
 
 from tangentlens import InputError, audit, manifolds
-from tangentlens.alignment.audited import Audited, Rows
+from tangentlens.alignment.audit_data import Audited, Rows
 from tangentlens.alignment.checks import CHECKS, in_tangent_planes, own_and_swapped_charts
-from tangentlens.geometry.tangents import local_tangents
+from tangentlens.geometry.curvature.tangents import local_tangents
 
 
 def noise(rows, seed=1):
@@ -213,4 +213,4 @@ def test_curvature_along_the_proxy_is_that_of_its_own_directions():
     assert check.estimates["curvature along the proxy"].value < 0.15
     assert check.estimates["curvature"].value == pytest.approx((3 / 8) ** 0.5, rel=0.1)
     assert check.means == "along the proxy the activations bend less than along random directions"
-    assert check.estimates["ratio to pca"].low <= 1 <= check.estimates["ratio to pca"].high
+    assert check.estimates["ratio to pca"].ci_low <= 1 <= check.estimates["ratio to pca"].ci_high

@@ -5,10 +5,11 @@ import torch
 
 from tangentlens import InputError, chance, share, tangent_test
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.alignment.tangent_result import Cell, average, compare
+from tangentlens.alignment.tangent_result import Cell, average
 from tangentlens.alignment.tangent_test import N_DRAWS
-from tangentlens.geometry.interval import Interval
 from tangentlens.proxies.covariance import covariance
+from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.words import compare
 
 
 def planted(where, n_sequences=40, length=20, d=24, r=4, seed=0):
@@ -89,7 +90,7 @@ def test_frequency_contrast_sees_a_share_that_depends_on_frequency():
     gradients[tokens == 0, :4] *= 5
     bins = FrequencyBins.of(torch.tensor([900, 100]), n_bins=2)
     test = tangent_test(activations, gradients, sequences, tokens, rank=4, bins=bins)
-    assert test.frequency_log_ratio("input").low > 0
+    assert test.frequency_log_ratio("input").ci_low > 0
     assert test.frequency_log_ratio("target") is None
 
 
@@ -105,9 +106,9 @@ def test_a_bin_without_gradients_is_left_out_and_the_rest_stays():
 def test_average_over_equal_sites_is_one_sites_result():
     test = tangent_test(*planted("tangent"), rank=4)
     mean = average([test, test, test])
-    assert mean.share().low == pytest.approx(test.share().low)
+    assert mean.share().ci_low == pytest.approx(test.share().ci_low)
     assert mean.share().value == pytest.approx(test.share().value)
-    assert mean.log_ratio("normal", 2.0).low == pytest.approx(test.log_ratio("normal", 2.0).low)
+    assert mean.log_ratio("normal", 2.0).ci_low == pytest.approx(test.log_ratio("normal", 2.0).ci_low)
 
 
 def test_bad_input_says_what_to_do():

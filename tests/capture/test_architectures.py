@@ -9,8 +9,8 @@ import transformers
 from architectures import HUGGING_FACE, LAYERS, WIDTH, batch, build
 from tangentlens.capture.batch import objective_of
 from tangentlens.capture.forward import activations
-from tangentlens.capture.hooks import Capture
 from tangentlens.capture.sites import find_sites
+from tangentlens.capture.step import Capture
 from tangentlens.errors import InputError
 
 POST_NORM = ("bert", "roberta", "albert")

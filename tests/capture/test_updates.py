@@ -8,8 +8,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from tangentlens import InputError, Lens, open_run, share
 from tangentlens.capture.updates import UpdateCapture, find_matrices
+from tangentlens.lens.updates import fitted, matrix_records
 from tangentlens.runs.records import KEY, Record
-from tangentlens.update_measures import fitted, matrix_records
 from tiny import tiny_batch, tiny_model
 
 DOWN = "model.layers.1.mlp.down_proj"

@@ -7,11 +7,11 @@ import polars as pl
 import pytest
 
 from tangentlens import InputError
-from tangentlens.profile import Profile, run_profile
 from tangentlens.report.figures import FIGURES, draw_all, profile_over_depth, share_over_depth
 from tangentlens.report.page import write_report
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
+from tangentlens.studies.profile import Profile, run_profile
 from tangentlens.studies.study import run_study
 from tangentlens.studies.visibility import VisibilityPlan, run_visibility
 from tiny import TINY, save_tiny

@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from tangentlens.alignment.audited import Audited, Check, Rows
+from tangentlens.alignment.audit_data import Audited, Check, Rows
 from tangentlens.alignment.checks import CHECKS, VERDICTS, against, fitted_elsewhere
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace

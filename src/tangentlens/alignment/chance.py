@@ -10,9 +10,9 @@ from torch import Tensor
 
 from tangentlens.alignment.share import check_gradients, check_order, spectral_power
 from tangentlens.errors import InputError
-from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.statistics.interval import Interval
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Chance:
         low, high = self.mean, self.mean
         if not self._is_flat():
             low, high = (self.total * float(special.betaincinv(*self._shape(), end)) for end in (0.025, 0.975))
-        return Interval(self.mean, low, high, over="control draws")
+        return Interval(self.mean, low, high, ci_over="control draws")
 
     def _is_flat(self) -> bool:
         # A flat spectrum leaves nothing to chance, and rounding makes its spread some 1e-8 in place of 0.

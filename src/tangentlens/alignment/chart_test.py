@@ -9,18 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tangentlens.alignment.intervals import (
-    group_products,
-    jackknife,
-    leave_one_out,
-    log_share,
-    sequence_groups,
-    share_jackknife,
-)
 from tangentlens.alignment.share import replicate_shares
 from tangentlens.errors import InputError
-from tangentlens.geometry.interval import Interval
+from tangentlens.geometry.rows import group_products
 from tangentlens.proxies.charts import Charts
+from tangentlens.statistics.groups import sequence_groups
+from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.jackknife import jackknife, leave_one_out, log_share, share_jackknife
 
 ORDERS = (1.0, 2.0)
 

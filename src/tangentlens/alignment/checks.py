@@ -10,22 +10,24 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tangentlens.alignment.audited import Audited, Check, Rows
+from tangentlens.alignment.audit_data import Audited, Check, Rows
 from tangentlens.alignment.chance import Chance
 from tangentlens.alignment.chart_test import chart_test
-from tangentlens.alignment.intervals import bootstrap_interval, jackknife, log_odds, log_share, share_jackknife
 from tangentlens.alignment.share import replicate_shares
-from tangentlens.alignment.tangent_result import PROXY, Cell, compare
+from tangentlens.alignment.tangent_result import PROXY, Cell
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.errors import InputError
-from tangentlens.geometry.curvature import local_geometry
-from tangentlens.geometry.interval import Interval
+from tangentlens.geometry.curvature.local_geometry import local_geometry
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.charts import charts
 from tangentlens.proxies.pca import pca
 from tangentlens.proxies.random import random
 from tangentlens.proxies.semi_nmf import SemiNMF, semi_nmf
 from tangentlens.proxies.tail import tail
+from tangentlens.statistics.bootstrap import bootstrap_interval
+from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.jackknife import jackknife, log_odds, log_share, share_jackknife
+from tangentlens.statistics.words import compare
 
 N_CHARTS = 12
 # Planes of other places that an anchor's gradient is held against, and refits of the proxy.
@@ -89,13 +91,13 @@ def _random_planes(planes: Float[Tensor, "a d m"], gradients: Float[Tensor, "a d
 
 def _judge(sure: Interval, sure_of_place: Interval, likely: Interval, p_value: float, alike: float) -> str:
     """The word: from the ratio to chance and to other places at `LEVEL`, that to chance at 95%, and random planes."""
-    if sure.high < -MARGIN and p_value > LEVEL:
+    if sure.ci_high < -MARGIN and p_value > LEVEL:
         return "normal"
-    if sure.low > MARGIN and p_value < 1 - LEVEL:
-        if sure_of_place.low > 0 or alike > SAME_PLANE:
+    if sure.ci_low > MARGIN and p_value < 1 - LEVEL:
+        if sure_of_place.ci_low > 0 or alike > SAME_PLANE:
             return "tangent"
-        return "variance" if sure_of_place.high < ALIKE else "unknown"
-    return "indifferent" if likely.low > -ALIKE and likely.high < ALIKE else "unknown"
+        return "variance" if sure_of_place.ci_high < ALIKE else "unknown"
+    return "indifferent" if likely.ci_low > -ALIKE and likely.ci_high < ALIKE else "unknown"
 
 
 def proxy_and_tangents(on: Audited) -> Check:
@@ -109,7 +111,9 @@ def proxy_and_tangents(on: Audited) -> Check:
     means, n = on.anchor_means(torch.stack([taken / m, (rank - taken) / (d - m)], dim=1))
     tangent, normal = (bootstrap_interval(log_odds(means[:, column]), n).from_log_odds() for column in (0, 1))
     ratio = bootstrap_interval(log_share(means[:, 0]) - log_share(means[:, 1]), n)
-    closer = "tangents than to normals" if ratio.low > 0 else "normals than to tangents" if ratio.high < 0 else None
+    closer = (
+        "tangents than to normals" if ratio.ci_low > 0 else "normals than to tangents" if ratio.ci_high < 0 else None
+    )
     return Check(
         "proxy and tangents",
         f"the proxy holds {tangent} of the tangent planes and {normal} of the normals (chance {rank / d:.3g}); median "
@@ -130,7 +134,7 @@ def curvature_along_the_proxy(on: Audited) -> Check:
     }
     ratios = {name: found.along_ratio(on.proxy, control) for name, control in controls.items()}
     to_random = ratios["random"]
-    word = "less than" if to_random.high < 1 else "more than" if to_random.low > 1 else "no less and no more than"
+    word = "less than" if to_random.ci_high < 1 else "more than" if to_random.ci_low > 1 else "no less and no more than"
     if math.isnan(to_random.value):
         word = "too little to be compared with"
     return Check(
@@ -157,8 +161,8 @@ def own_and_swapped_charts(on: Audited) -> Check:
         for gradients in (on.test.gradients, on.test.gradients[dealt])
     )
     energy, anisotropy, of_dealt = real.log_ratio(1.0), real.log_ratio(2.0), null.log_ratio(1.0)
-    beyond = energy.low > max(of_dealt.high, 0.0)
-    prefers = "its own plane" if beyond else "other charts' planes" if energy.high < 0 else "no plane"
+    beyond = energy.ci_low > max(of_dealt.ci_high, 0.0)
+    prefers = "its own plane" if beyond else "other charts' planes" if energy.ci_high < 0 else "no plane"
     return Check(
         "charts",
         f"own planes (rank {real.rank}, chance {real.rank / real.dim:.3g}) take {real.share()} of the energy and other "
@@ -180,7 +184,7 @@ def against_controls(on: Audited) -> Check:
     )
     ratios = {control: test.log_ratio(control) for control in test.variants[1:]}
     p_values = {name: test.p_values.get(Cell(name, 1.0, "all")) for name in ratios}
-    beaten = [name for name, ratio in ratios.items() if ratio.low > 0 and (p_values[name] or 0.0) < 0.05]
+    beaten = [name for name, ratio in ratios.items() if ratio.ci_low > 0 and (p_values[name] or 0.0) < 0.05]
     rest = [name for name in ratios if name not in beaten]
     return Check(
         "controls",
@@ -203,7 +207,7 @@ def stability(on: Audited) -> Check:
         shares = [float(share[0, 0]) for share in replicate_shares(on.totals[:1], named, (1.0,)).values()]
         estimates[f"overlap over {over}"] = _range([subspace.overlap(on.proxy) for subspace in subspaces], over)
         estimates[f"energy share over {over}"] = _range(shares, over)
-    least = min(value.low for name, value in estimates.items() if name.startswith("overlap"))
+    least = min(value.ci_low for name, value in estimates.items() if name.startswith("overlap"))
     return Check(
         "stability",
         "; ".join(f"{name} {value}" for name, value in estimates.items()) + " (mean, least and most)",
@@ -233,8 +237,8 @@ def rank_sweep(on: Audited) -> Check:
         shares = replicate_shares(on.totals, {PROXY: proxy, "pca": pca(on.principal, proxy.rank)}, (1.0,))
         enrichment[rank] = jackknife(log_share(shares[PROXY][:, 0]) - math.log(proxy.rank / d)).exp()
         to_pca[rank] = _ratio(*shares.values())
-    above = [str(rank) for rank in ranks if enrichment[rank].low > 1]
-    beaten = [str(rank) for rank in ranks if to_pca[rank].low > 0]
+    above = [str(rank) for rank in ranks if enrichment[rank].ci_low > 1]
+    beaten = [str(rank) for rank in ranks if to_pca[rank].ci_low > 0]
     return Check(
         "rank",
         "; ".join(f"{rank}: {enrichment[rank]} times chance, {to_pca[rank].exp()} times pca" for rank in ranks),
@@ -249,7 +253,7 @@ def centred_or_raw(on: Audited) -> Check:
     raw = SemiNMF(on.rank, center=False, seed=on.seed).fit(on.fit.activations).subspace()
     shares = replicate_shares(on.totals, {PROXY: on.proxy, "raw": raw}, (1.0,))
     ratio, share = _ratio(*shares.values()), share_jackknife(shares["raw"][:, 0])
-    word = "more" if ratio.low > 0 else "less" if ratio.high < 0 else "as much, as far as can be told,"
+    word = "more" if ratio.ci_low > 0 else "less" if ratio.ci_high < 0 else "as much, as far as can be told,"
     return Check(
         "centred or raw",
         f"the raw proxy takes {share} of the energy, the centred one {ratio.exp()} times as much; they overlap by "
@@ -288,8 +292,14 @@ def against(on: Audited, name: str, rows: Rows) -> Check:
         for whose in pair
     }
     (ours, *_, their_own), ratio = estimates.values(), _ratio(*here.values())
-    more = "more" if ours.low > their_own.high else "less" if ours.high < their_own.low else "no more and no less"
-    better = "better" if ratio.low > 0 else "worse" if ratio.high < 0 else "no better"
+    more = (
+        "more"
+        if ours.ci_low > their_own.ci_high
+        else "less"
+        if ours.ci_high < their_own.ci_low
+        else "no more and no less"
+    )
+    better = "better" if ratio.ci_low > 0 else "worse" if ratio.ci_high < 0 else "no better"
     return Check(
         f"against {name}",
         "; ".join(f"{what} {value}" for what, value in estimates.items())
@@ -305,7 +315,7 @@ def fitted_elsewhere(on: Audited, proxies: Mapping[str, Subspace]) -> Check:
     shares = replicate_shares(on.totals, {**proxies, PROXY: on.proxy}, (1.0,))
     estimates = {f"share of {name}": share_jackknife(shares[name][:, 0]) for name in proxies}
     chance = {name: proxy.rank / proxy.dim for name, proxy in proxies.items()}
-    ahead = [name for name in proxies if estimates[f"share of {name}"].low > chance[name]]
+    ahead = [name for name in proxies if estimates[f"share of {name}"].ci_low > chance[name]]
     return Check(
         "fitted elsewhere",
         "; ".join(f"{name} takes {estimates[f'share of {name}']}" for name in proxies)

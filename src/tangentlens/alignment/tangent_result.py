@@ -13,9 +13,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tangentlens.alignment.chance import Chance
-from tangentlens.alignment.intervals import bootstrap_interval, jackknife, log_odds, log_share, share_jackknife
-from tangentlens.geometry.interval import Interval
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.statistics.bootstrap import bootstrap_interval
+from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.jackknife import jackknife, log_odds, log_share, share_jackknife
+from tangentlens.statistics.words import compare
 
 PROXY = "semi_nmf"
 WHAT = {1.0: "energy", 2.0: "anisotropy", math.inf: "leading direction"}
@@ -126,29 +128,12 @@ def _row(
         **cell._asdict(),
         **share.columns(),
         "log_ratio": ratio and ratio.value,
-        "log_ratio_low": ratio and ratio.low,
-        "log_ratio_high": ratio and ratio.high,
-        "log_ratio_over": ratio and ratio.over,
+        "log_ratio_low": ratio and ratio.ci_low,
+        "log_ratio_high": ratio and ratio.ci_high,
+        "log_ratio_over": ratio and ratio.ci_over,
         "p_value": p_value,
         "n": n[cell.freq_bin],
     }
-
-
-def compare(control: str, log_ratio: Interval, p_value: float | None = None) -> str:
-    """Above, below, or not told apart: the log-ratio of proxy to control in words.
-
-    >>> compare("random", Interval(0.7, 0.6, 0.8), p_value=0.2)
-    '2.01 [1.82, 2.23] times the random control: above its mean, as a random draw often is (p = 0.2)'
-    """
-    told = f"{log_ratio.exp()} times the {control} control: "
-    if log_ratio.high < 0:
-        return told + "below it"
-    if log_ratio.low <= 0:
-        return told + "not told apart from it"
-    if p_value is None:
-        return told + "above it"
-    often = "above its mean, as a random draw often is" if p_value >= 0.05 else "above it"
-    return f"{told}{often} (p = {p_value:.2g})"
 
 
 def average(tests: Iterable[TangentTest]) -> TangentTest:

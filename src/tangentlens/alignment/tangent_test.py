@@ -12,21 +12,17 @@ from torch import Tensor
 
 from tangentlens.alignment.chance import Chance, chance_beside
 from tangentlens.alignment.frequency import N_BINS, FrequencyBins
-from tangentlens.alignment.intervals import (
-    NEAR,
-    bootstrap_means,
-    group_products,
-    leave_one_out,
-    sequence_groups,
-)
 from tangentlens.alignment.share import replicate_shares
 from tangentlens.alignment.tangent_result import PROXY, Cell, TangentTest, TokenCell
 from tangentlens.errors import InputError
-from tangentlens.geometry.leading import leading_vectors
-from tangentlens.geometry.rows import as_numbers, as_rows
+from tangentlens.geometry.leading import NEAR, leading_vectors
+from tangentlens.geometry.rows import as_numbers, as_rows, group_products
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies import DRAWN, PROXIES
 from tangentlens.proxies.principal import Principal
+from tangentlens.statistics.bootstrap import bootstrap_means
+from tangentlens.statistics.groups import sequence_groups
+from tangentlens.statistics.jackknife import leave_one_out
 
 CONTROLS = ("normal", "random", "pca", "covariance", "tail", "kmeans", "ica", "shuffled")
 ORDERS = (1.0, 2.0, math.inf)

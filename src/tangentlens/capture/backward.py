@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor, nn
 
 from tangentlens.capture.batch import Objective
-from tangentlens.capture.hooks import Capture, Rows
 from tangentlens.capture.sites import Site
+from tangentlens.capture.step import Capture, Rows
 
 
 def gradients(

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tangentlens.capture.batch import Batch
+from tangentlens.capture.distributed import device_of, summed, world_size
 from tangentlens.capture.flow import Flow, kept_rows, on_gradient
-from tangentlens.capture.ranks import device_of, summed, world_size
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments

@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from tangentlens.capture.ranks import of_all_ranks, world_size
+from tangentlens.capture.distributed import of_all_ranks, world_size
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.capture.stacks import find_stacks
 from tangentlens.errors import InputError

@@ -6,6 +6,8 @@ from torch import Tensor
 
 # Columns beyond those wanted, or beside a start; steps before giving up, and the residual that counts as none.
 _SPARE, _BESIDE_START, _STEPS, _TOLERANCE = 16, 4, 30, 1e-8
+# Leading eigenvectors of a whole matrix from which those of nearly equal ones are searched.
+NEAR = 8
 # Times that a block is multiplied by the rows and their transpose where nearly leading is enough.
 _PASSES = 2
 

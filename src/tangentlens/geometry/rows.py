@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
@@ -90,3 +90,11 @@ def gram(rows: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None) ->
         torch.mm(rows[:, first:last].T, rows[:, first:], out=out[first:last, first:])
         out[last:, first:last] = out[first:last, last:].T
     return out
+
+
+def group_products(rows: Float[Tensor, "n d"], groups: Int[Tensor, "n"], n_groups: int) -> Float[Tensor, "g d d"]:
+    """Return X^T X of each group's rows, in fp64; it is zero for a group without any."""
+    scale = unit_scale(rows)
+    order = groups.argsort(stable=True)
+    parts = (rows[order] / scale).split(groups.bincount(minlength=n_groups).tolist())
+    return torch.stack([(part.T @ part).double() for part in parts]) * scale**2

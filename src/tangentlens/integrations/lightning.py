@@ -9,7 +9,7 @@ from torch import nn
 
 from tangentlens.errors import InputError
 from tangentlens.integrations.names import prefixed, repeated
-from tangentlens.lens import Lens
+from tangentlens.lens.lens import Lens
 
 
 class LensCallback(Callback):

@@ -12,10 +12,10 @@ from torch import nn
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
-from tangentlens.capture.ranks import is_first
+from tangentlens.capture.distributed import is_first
 from tangentlens.errors import InputError
 from tangentlens.integrations.names import prefixed, repeated
-from tangentlens.lens import Lens
+from tangentlens.lens.lens import Lens
 
 # What the lens keeps in a checkpoint's folder.
 _STATE = "tangentlens.safetensors"

@@ -17,9 +17,10 @@ import polars as pl
 from plotly.subplots import make_subplots
 
 from tangentlens.alignment.tangent_result import PROXY
-from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
-from tangentlens.profile import BATCHES, SHAPE
+from tangentlens.lens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.report.reading import MEASURE, PROFILED, last_measured
+from tangentlens.statistics.shape import BATCHES
+from tangentlens.studies.profile import SHAPE
 from tangentlens.studies.visibility import ANALYTIC, RATIO, VISIBLE
 
 # Okabe and Ito's colours, told apart by colour-blind readers too.

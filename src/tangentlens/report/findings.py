@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import polars as pl
 
 from tangentlens.alignment.checks import VERDICTS
-from tangentlens.alignment.corrections import benjamini_hochberg, holm
 from tangentlens.alignment.tangent_result import PROXY
 from tangentlens.alignment.tangent_test import CONTROLS
-from tangentlens.alignment.verdict import emergence
-from tangentlens.measures import MEAN_SITE, ONE_PER_TYPE
-from tangentlens.profile import BATCHES, SHAPE
+from tangentlens.lens.measures import MEAN_SITE, ONE_PER_TYPE
 from tangentlens.report.reading import HEADLINES, PROFILED, Row, interval_text, last_measured, ratio_text
+from tangentlens.statistics.corrections import benjamini_hochberg, holm
+from tangentlens.statistics.emergence import emergence
+from tangentlens.statistics.shape import BATCHES
+from tangentlens.studies.profile import SHAPE
 from tangentlens.studies.visibility import ANALYTIC, CORRELATION, DEALT, HELD, P_VALUE, RATIO
 
 # A log-ratio nearer to 0 than this is called 'about as much': 5%.

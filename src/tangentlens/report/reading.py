@@ -7,9 +7,9 @@ from typing import Any
 
 import polars as pl
 
-from tangentlens.geometry.interval import Interval
-from tangentlens.measures import ONE_PER_TYPE
+from tangentlens.lens.measures import ONE_PER_TYPE
 from tangentlens.runs.run import Run
+from tangentlens.statistics.interval import Interval
 
 # What of a profile is told and shown, and how it is called there.
 PROFILED = {

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 import polars as pl
 
-from tangentlens.alignment.corrections import holm
 from tangentlens.alignment.tangent_result import PROXY, WHAT
 from tangentlens.alignment.tangent_test import CONTROLS
-from tangentlens.measures import MEAN_SITE
-from tangentlens.profile import BATCHES
+from tangentlens.lens.measures import MEAN_SITE
 from tangentlens.report.reading import HEADLINES, MEASURE, PROFILED, Row, interval_text, last_measured, ratio_text
+from tangentlens.statistics.corrections import holm
+from tangentlens.statistics.shape import BATCHES
 from tangentlens.studies.visibility import CORRELATION, P_VALUE, RATIO
 
 VISIBILITY = (

@@ -17,13 +17,13 @@ from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.capture.backward import gradients
 from tangentlens.capture.batch import Objective
-from tangentlens.capture.hooks import Rows
 from tangentlens.capture.sites import Site, find_sites
+from tangentlens.capture.step import Rows
 from tangentlens.corpora.tokens import MASK
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.measures import share_records
+from tangentlens.lens.measures import share_records
 from tangentlens.models.load import LoadedModel, load_language_model
 from tangentlens.models.small import Kind, weight_hash
 from tangentlens.runs.records import Record

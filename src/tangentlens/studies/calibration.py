@@ -106,12 +106,12 @@ def _coverages(
     for number, order in enumerate(ORDERS):
         proxy, pca = truth[:, number].tolist()
         share, ratio = test.share(order=order), test.log_ratio("pca", order)
-        yield f"planted, {WHAT[order]}: covers the share", share.low <= proxy <= share.high
-        yield f"planted, {WHAT[order]}: covers proxy / pca", ratio.low <= math.log(proxy / pca) <= ratio.high
+        yield f"planted, {WHAT[order]}: covers the share", share.ci_low <= proxy <= share.ci_high
+        yield f"planted, {WHAT[order]}: covers proxy / pca", ratio.ci_low <= math.log(proxy / pca) <= ratio.ci_high
     # The mean over tokens has no closed form; that of many fresh tokens stands for it.
     inside = (fitted[PROXY].project(fresh).square().sum(dim=1) / fresh.square().sum(dim=1)).mean()
     share = test.token_share()
-    yield "planted, token by token: covers the share", bool(share.low <= inside <= share.high)
+    yield "planted, token by token: covers the share", bool(share.ci_low <= inside <= share.ci_high)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from tangentlens.corpora.counts import TokenCounts
 from tangentlens.corpora.text import builtin_text, read_text
 from tangentlens.corpora.tokens import MASK, TokenizedText, tokenize
 from tangentlens.errors import InputError
-from tangentlens.lens import Lens
+from tangentlens.lens.lens import Lens
+from tangentlens.lens.schedule import log_steps
 from tangentlens.models.small import Kind, small_model, weight_hash
 from tangentlens.runs.run import Run, create_run
-from tangentlens.schedule import log_steps
 from tangentlens.training.loop import Checkpoint, Recipe, train
 from tangentlens.training.objectives import batch_for, draw
 

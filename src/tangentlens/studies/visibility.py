@@ -21,16 +21,16 @@ from tangentlens.corpora.occurrences import draw_occurrences
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry import manifolds
-from tangentlens.geometry.curvature import LocalGeometry, local_geometry
-from tangentlens.geometry.dimension import patch_dimension
-from tangentlens.geometry.interval import Interval
+from tangentlens.geometry.curvature.local_geometry import LocalGeometry, local_geometry
+from tangentlens.geometry.curvature.second_form import n_monomials
+from tangentlens.geometry.dimension.intrinsic import patch_dimension
 from tangentlens.geometry.manifolds import Manifold
-from tangentlens.geometry.second_form import n_monomials
-from tangentlens.measures import estimate
+from tangentlens.lens.measures import estimate
 from tangentlens.models.load import LoadedModel, load_model
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
+from tangentlens.statistics.interval import Interval
 
 # From every type alike to types as they come in the corpus.
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -258,10 +258,10 @@ def _beside_dealt(about: Record, metric: str, seen: Interval, null: Sequence[flo
     What frequencies that are dealt out at random give shows the latter, and how often it is as far out by chance.
     """
     low, high = np.quantile(null, [0.025, 0.975])
-    beside = Interval(float(np.mean(null)), float(low), float(high), over="deals")
-    reach = math.hypot(seen.high - seen.value, (beside.high - beside.low) / 2)
+    beside = Interval(float(np.mean(null)), float(low), float(high), ci_over="deals")
+    reach = math.hypot(seen.ci_high - seen.value, (beside.ci_high - beside.ci_low) / 2)
     yield estimate(about, metric, Interval(seen.value, seen.value - reach, seen.value + reach, "anchors and types"))
-    if beside.low < beside.high:
+    if beside.ci_low < beside.ci_high:
         yield estimate(about, metric + DEALT, beside)
         beyond = min(sum(one <= seen.value for one in null), sum(one >= seen.value for one in null))
         yield replace(about, metric=metric + P_VALUE, value=min(2 * (1 + beyond) / (1 + len(null)), 1.0))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tangentlens.errors import InputError
-from tangentlens.lens import Lens
+from tangentlens.lens.lens import Lens
 from tangentlens.runs.run import Run
 
 Batches = Callable[[int], Mapping[str, Tensor]]

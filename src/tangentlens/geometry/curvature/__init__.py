@@ -1,0 +1,1 @@
+"""Patches of rows around anchors: tangent planes, the second fundamental form, curvature."""

@@ -1,0 +1,90 @@
+"""Manifold entropy: differential entropy of the rows on the manifold they lie on, not in the space around it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from jaxtyping import Float
+from scipy.special import digamma, gammaln
+from torch import Tensor
+
+from tangentlens.errors import InputError
+from tangentlens.geometry.dimension.intrinsic import intrinsic_dimension
+from tangentlens.geometry.dimension.limits import distances_in_parts, interval_at_infinity
+from tangentlens.geometry.neighbours import Neighbours, check_enough, nearest, without_duplicates
+from tangentlens.geometry.rows import as_rows
+from tangentlens.statistics.groups import linked_groups
+from tangentlens.statistics.jackknife import jackknife_reach
+
+# The neighbour whose distance tells the density: the first is noisy, far ones blur.
+_NEIGHBOUR = 3
+
+
+@dataclass(frozen=True)
+class ManifoldEntropy:
+    """An entropy in nats with its 95% interval over the rows, and the dimension it is relative to."""
+
+    value: float
+    ci_low: float
+    ci_high: float
+    dimension: float
+    n_used: int
+    n_duplicates: int
+
+    def __repr__(self) -> str:
+        return (
+            f"ManifoldEntropy({self.value:.2f} nats [{self.ci_low:.2f}, {self.ci_high:.2f}] at dimension "
+            f"{self.dimension:.2f}, n_used={self.n_used}, n_duplicates={self.n_duplicates})"
+        )
+
+
+def manifold_entropy(x: Any, dimension: float | None = None) -> ManifoldEntropy:
+    """Kozachenko and Leonenko's estimate at the intrinsic dimension m: psi(N) - psi(k) + log V_m + m mean log r_k.
+
+    r_k is the distance to neighbour k = 3, V_m the volume of the unit ball. Entropies at different dimensions, and of
+    rows of different scale, cannot be compared: multiplying all rows by c adds m log c.
+
+    Args:
+        x: Rows `(n, d)`.
+        dimension: The dimension, if it is known; TwoNN's by default, whose interval then widens this one.
+
+    >>> import torch
+    >>> square = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    >>> found = manifold_entropy(square, dimension=2)  # a unit square has entropy 0
+    >>> found.ci_low < 0 < found.ci_high
+    True
+    """
+    if dimension is not None and not 0 < dimension < math.inf:
+        raise InputError(f"dimension must be positive and finite, but is {dimension}")
+    rows, n_duplicates = without_duplicates(as_rows(x))
+    check_enough("entropy", _NEIGHBOUR + 1, len(rows), n_duplicates)
+    if dimension is not None:
+        m = m_low = m_high = dimension
+    else:
+        found = intrinsic_dimension(rows)
+        m, m_low, m_high = found.value, found.ci_low, found.ci_high
+    neighbours = nearest(rows, _NEIGHBOUR)
+    radius = neighbours.distances[:, -1]
+    value = _entropy(radius, len(rows), m)
+    low, high = _interval(rows, neighbours, m)
+    # An uncertain dimension moves the entropy on its own.
+    ends = [_entropy(radius, len(rows), end) for end in (m_low, m_high) if 0 < end < math.inf]
+    low = value - math.hypot(value - low, value - min(value, *ends)) if len(ends) == 2 else -math.inf
+    high = value + math.hypot(high - value, max(value, *ends) - value) if len(ends) == 2 else math.inf
+    return ManifoldEntropy(value, low, high, m, len(rows), n_duplicates)
+
+
+def _entropy(radius: Float[Tensor, "n"], n: int, m: float) -> float:
+    log_ball = m / 2 * math.log(math.pi) - float(gammaln(m / 2 + 1))
+    return float(digamma(n) - digamma(_NEIGHBOUR)) + log_ball + m * float(radius.log().mean())
+
+
+def _interval(rows: Float[Tensor, "n d"], neighbours: Neighbours, m: float) -> tuple[float, float]:
+    n, radius = len(rows), neighbours.distances[:, -1]
+    reach = jackknife_reach(lambda mask: _entropy(radius[mask], n, m), linked_groups(neighbours.indices[:, 0]))
+    size, few = distances_in_parts(rows, _NEIGHBOUR)
+    value = _entropy(radius, n, m)
+    at_few = value if few is None else _entropy(few[:, -1], size, m)
+    return interval_at_infinity(value, at_few, n / size, m, reach)

@@ -1,0 +1,1 @@
+"""Measures of how rows spread over directions: anisotropy, cosines, effective ranks, isotropy."""

@@ -1,0 +1,398 @@
+"""The object people hold: a live model, its sites, when to look, and the run the numbers go to."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.capture.batch import Objective, count_tokens, named_arguments, objective_of
+from tangentlens.capture.distributed import (
+    device_of,
+    gathered,
+    gathered_rows,
+    is_first,
+    mean_of_all_ranks,
+    of_all_ranks,
+    world_size,
+)
+from tangentlens.capture.sites import check_visible, find_sites
+from tangentlens.capture.step import Capture
+from tangentlens.capture.stream import MomentStream
+from tangentlens.capture.updates import UpdateCapture, find_matrices
+from tangentlens.errors import InputError, check_whole
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.lens.alarms import Alarm, ring
+from tangentlens.lens.measures import (
+    MEAN_SITE,
+    SiteMeasures,
+    bases,
+    mean_records,
+    measure_site,
+    scalars,
+    scalars_by_site,
+    site_records,
+    window_records,
+)
+from tangentlens.lens.schedule import Schedule, as_schedule, is_due
+from tangentlens.lens.settings import check_words, token_ids
+from tangentlens.lens.updates import update_records
+from tangentlens.runs.records import Record
+from tangentlens.runs.run import Run, check_same, create_run
+
+
+class Lens:
+    """Watches a model in training: on due steps it measures every site on the step's own activations and gradients.
+
+    The proxy is fitted on the activations of the step before, and tested on the gradients of the due step; at the very
+    first step, half of its sequences fit the proxy and the other half test it. Nothing about the training changes:
+    hooks only read, and no global random state is touched. On other steps there are no hooks on sites.
+
+    Under `torch.distributed` every rank makes a lens and calls `step`; the first one measures the rows of all, and
+    writes.
+
+    Args:
+        model: The model, called with token ids (as `input_ids` or first) and, to bin by target, with `labels`.
+        sites: What to look at; see `find_sites`.
+        rank: Rank of the proxy and of its controls.
+        every: When to measure: every so many steps, a list of steps, 'log' (0, 1, 2, 4, 8, ...) or 'pythia' (0, 1, 2,
+            4 ... 512, then every 1,000).
+        run: A directory to write to (made, or gone on with), or a `Run`.
+        name: The model's name in the records.
+        objective: `causal`, `masked` or `seq2seq`, to bin by target token; Hugging Face classes are known by name.
+        counts: Occurrences by token id over the corpus, to tell shares apart by token frequency.
+        exclude: Token ids to leave out, such as padding or begin-of-sequence.
+        max_tokens: Measure at most so many tokens of a due step, over all ranks: a random sample if there are more.
+        moments_every: Also add up the moments of activations and gradients, of all tokens of every so many steps;
+            they are measured and written with the next due step.
+        loss_scale: Tells by what the loss is multiplied in mixed precision, as `scaler.get_scale` does.
+        log_sites: Sites whose own values are in `scalars` too, beside the means over sites; as `sites`.
+        updates: Matrices whose gradients and actual updates are held against proxies of the activations on their sides:
+            `embed`, or modules with a weight, by path or glob.
+        alarms: What to warn of. A warning comes when it begins; it is in `scalars` and in the records while it lasts.
+
+    Attributes:
+        scalars: The last due step in a handful of numbers, for a tracker.
+        seed: Of the proxy's fit.
+        step: The number of the first step, if training goes on from a checkpoint.
+        tokens_seen: How many tokens the model had been trained on before.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sites: str | Sequence[str] = "resid",
+        rank: int = 16,
+        every: Schedule = 100,
+        run: str | Path | Run = "runs/lens",
+        *,
+        name: str = "model",
+        objective: Objective | None = None,
+        counts: Any = None,
+        exclude: Iterable[int] = (),
+        max_tokens: int = 16_384,
+        moments_every: int | None = None,
+        loss_scale: Callable[[], float] | None = None,
+        log_sites: str | Sequence[str] = (),
+        updates: str | Sequence[str] = (),
+        alarms: Sequence[Alarm] = (),
+        seed: int = 0,
+        step: int = 0,
+        tokens_seen: int = 0,
+    ) -> None:
+        check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
+        check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed)
+        check_words(objective, alarms, loss_scale)
+        self.model = model
+        self.sites = find_sites(model, sites)
+        self._updates = UpdateCapture(find_matrices(model, updates) if updates else [], loss_scale)
+        self._watched = [*self.sites, *self._updates.sites]
+        check_visible(model, self._watched)
+        self.rank = int(rank)
+        self.every = as_schedule(every)
+        self.name = name
+        self.objective = objective or objective_of(model)
+        self.bins = None if counts is None else FrequencyBins.of(counts)
+        self.exclude = token_ids(exclude)
+        self.max_tokens = int(max_tokens)
+        self.moments_every = moments_every
+        self.loss_scale = loss_scale
+        self.log_sites = {site.name for site in find_sites(model, log_sites)} if log_sites else set()
+        if not self.log_sites <= {site.name for site in self.sites}:
+            raise InputError(f"log_sites must be among the sites that are measured, but {log_sites!r} is not")
+        self.alarms = tuple(alarms)
+        self.scalars: dict[str, float] = {}
+        self.seed = seed
+        self.current = step
+        self._tokens_before = int(tokens_seen)
+        self._tokens_here: int | Tensor = 0
+        self._run: Run | None = None
+        if is_first():
+            self._run = run if isinstance(run, Run) else create_run(run, {})
+            self._claim(self._run, fresh=not isinstance(run, Run))
+        self._capture: Capture | None = None
+        self._fit_on: dict[str, Tensor] = {}
+        self._stream = MomentStream(model, self.sites, self.exclude, loss_scale)
+        self._proxies: dict[str, dict[str, Subspace]] = {}
+        self._counter: RemovableHandle | None = None
+        self._is_first_step = True
+
+    @property
+    def run(self) -> Run:
+        """Where the numbers go; only the first rank of a distributed training has one."""
+        if self._run is None:
+            raise InputError("the run belongs to the first rank, but this is another; ask there")
+        return self._run
+
+    @property
+    def tokens_seen(self) -> int:
+        """Tokens that the model has been trained on, by all ranks; all of them must ask."""
+        return self._tokens_before + sum(of_all_ranks(int(self._tokens_here), device_of(self.model)))
+
+    def _claim(self, run: Run, fresh: bool) -> None:
+        """Put the settings under the model's name in the manifest; another lens of that name is not overwritten."""
+        settings = {
+            "sites": {site.name: site.place for site in self.sites},
+            "rank": self.rank,
+            "every": self.every,
+            "seed": self.seed,
+            "objective": self.objective,
+            "exclude": list(self.exclude),
+            "max_tokens": self.max_tokens,
+            "moments_every": self.moments_every,
+            "updates": {matrix.name: matrix.place for matrix in self._updates.matrices},
+            "bins": None if self.bins is None else hashlib.sha256(str(self.bins.bin_of.tolist()).encode()).hexdigest(),
+        }
+        known = run.manifest.get("lenses", {}).get(self.name)
+        if known is not None:
+            check_same(run.path, known, settings)
+            if fresh and self.current == 0 and not run.records.filter(model=self.name).is_empty():
+                raise InputError(
+                    f"{run.path} must be empty for a training that starts at step 0, but holds one; choose "
+                    "another folder, delete this one, or pass step= and tokens_seen= to go on from a checkpoint"
+                )
+        run.describe("lenses", {self.name: settings})
+
+    def __enter__(self) -> Lens:
+        if self._counter is not None:
+            raise InputError("a lens must be opened once at a time, but this one is open; make another")
+        # Arming may refuse, and then there must be no hook.
+        self._arm()
+        self._counter = self.model.register_forward_pre_hook(self._count_tokens, with_kwargs=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._counter is not None:
+            self._counter.remove()
+            self._counter = None
+        if error is None and self.due() and self._capture is not None and self._capture.n_backward > 1:
+            warnings.warn(
+                f"{self._capture.n_backward} backward passes came since the last lens.step() and were not measured; "
+                "call lens.step() once after each optimizer step",
+                stacklevel=2,
+            )
+        self._disarm()
+        self._updates.forget()
+
+    def due(self) -> bool:
+        """Whether the current step is to be measured."""
+        return is_due(self.every, self.current)
+
+    def step(self, loss: Tensor | float | None = None) -> None:
+        """Say that a training step has ended. A due step is measured and written, with its loss if given."""
+        self._check_open("step")
+        capture, step, troubles = self._capture, self.current, {}
+        self._disarm()
+        try:
+            if capture is not None and self.due():
+                # Measuring is not a part of the training's mixed precision.
+                with torch.autocast(device_of(self.model).type, enabled=False):
+                    troubles = self._measure(capture, loss)
+            elif capture is not None and is_due(self.every, step + 1):
+                self._fit_on = capture.activations()
+            elif capture is not None and capture.n_backward:
+                self._warn_of(capture.without_gradient())
+        finally:
+            self._is_first_step = False
+            self.current += 1
+            self._arm()
+        if troubles:
+            sites = ", ".join(troubles)
+            warnings.warn(f"step {step} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2)
+
+    def _warn_of(self, sites: list[str]) -> None:
+        """Of what would be an error on a due step, which may be hours away."""
+        if sites:
+            warnings.warn(
+                f"no gradient came through {', '.join(sites)} in the first step; on a due step that is an error: check "
+                "that the site is not frozen and that the model is not called through torch.compile(model)",
+                stacklevel=3,
+            )
+
+    def _check_open(self, name: str) -> None:
+        if self._counter is None:
+            raise InputError(
+                f"lens.{name}() must be called inside `with Lens(...) as lens:`, but is not; open that block"
+            )
+
+    def skip(self, reason: str) -> None:
+        """Say that a step has ended that did not train; if it was due, that and the reason are recorded."""
+        self._check_open("skip")
+        due = self.due()
+        self._disarm()
+        if due:
+            about = self._about()
+            if is_first():
+                self._write([replace(about, metric="unmeasured", variant=reason, value=1.0)], {})
+        self._updates.forget()
+        self.current += 1
+        self._arm()
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """What a lens needs, beside the step, to go on from a checkpoint with the same numbers.
+
+        In a distributed training all ranks must ask; what the first one gets is of all of them, and is for all of them.
+        """
+        earlier = {site.name: gathered(self._fit_on.get(site.name), device_of(self.model)) for site in self._watched}
+        state = {f"fit_on/{site}": rows for site, rows in earlier.items() if rows is not None}
+        for site, proxies in self._proxies.items():
+            state |= {f"proxy/{site}/{name}": q.basis for name, q in proxies.items()}
+        state |= {f"scalar/{name}": torch.tensor(value) for name, value in self.scalars.items()}
+        state |= {f"highest/{alarm.scalar}": torch.tensor(alarm.highest, dtype=torch.float64) for alarm in self.alarms}
+        return state | self._stream.state_dict() | {"tokens_seen": torch.tensor(self.tokens_seen)}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Go on from the `state_dict` of a lens at the same step."""
+        self._proxies = {}
+        device = device_of(self.model)
+        for key, value in state.items():
+            kind, _, name = key.partition("/")
+            if kind == "fit_on" and is_first():
+                self._fit_on[name] = value.to(device)
+            elif kind == "proxy":
+                site, _, proxy = name.rpartition("/")
+                self._proxies.setdefault(site, {})[proxy] = Subspace(value.to(device))
+            elif kind == "scalar":
+                self.scalars[name] = float(value)
+            elif kind == "highest":
+                for alarm in self.alarms:
+                    alarm.highest = float(value) if alarm.scalar == name else alarm.highest
+            elif kind == "tokens_seen":
+                self._tokens_before = int(value)
+        # The rows and windows of all ranks are the first one's now.
+        if is_first():
+            self._stream.load_state_dict(state)
+
+    def _arm(self) -> None:
+        room = -(-self.max_tokens // world_size())
+        # A due step is measured, the one before fits its proxy, and the first shows whether gradients come at all.
+        if self.due() or is_due(self.every, self.current + 1) or self._is_first_step:
+            self._capture = Capture(
+                self.model, self._watched, self.exclude, self.objective, room, self.loss_scale
+            ).__enter__()
+        if self.due():
+            self._updates.__enter__()
+        if self.moments_every is not None and self.current % self.moments_every == 0:
+            self._stream.__enter__()
+
+    def _disarm(self) -> None:
+        for watching in (self._capture, self._stream, self._updates):
+            if watching is not None:
+                watching.__exit__(None, None, None)
+        self._capture = None
+
+    def _count_tokens(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if model.training and torch.is_grad_enabled():
+            # A sum stays on the device: no step waits for it.
+            self._tokens_here = self._tokens_here + count_tokens(named_arguments(model, args, kwargs))
+
+    def _about(self) -> Record:
+        """What the records of this step have in common; all ranks must ask."""
+        return Record(model=self.name, step=self.current, tokens_seen=self.tokens_seen, seed=self.seed)
+
+    @torch.no_grad()
+    def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
+        """Measure and write; sites that could not be measured are returned with the reason."""
+        about, device = self._about(), device_of(self.model)
+        loss = mean_of_all_ranks(None if loss is None else float(loss), device)
+        records = [] if loss is None else [replace(about, quantity="loss", metric="loss", value=loss)]
+        measured: dict[str, SiteMeasures] = {}
+        troubles: dict[str, str] = {}
+        dropped = {site.name for site in self.sites if capture.n_backward and not capture.ran(site)}
+        # What ranks exchange comes first and on all of them, whatever one of them lacks.
+        for site in self.sites:
+            here = replace(about, site=site.name, depth=site.depth)
+            own = None if site.name in dropped else capture.rows(site)
+            rows, fit_on, window = gathered_rows(own, device), self._earlier(site.name), self._stream.total(site.name)
+            if own is not None:
+                self._fit_on[site.name] = own.activations
+            if rows is None:
+                troubles[site.name] = "no forward pass came through it; are blocks dropped at random?"
+                continue
+            try:
+                if len(window) == 2:
+                    records += window_records(here, **window, proxies=self._proxies.get(site.name, {}))
+                if is_first():
+                    measured[site.name] = measure_site(rows, fit_on, self.rank, self.bins, self.seed)
+                    records += site_records(here, measured[site.name])
+            except InputError as error:
+                # Such steps (not finite, no gradient, too few sequences) happen, and must not end a training.
+                troubles[site.name] = str(error)
+        records += [
+            replace(
+                about, site=site.name, depth=site.depth, metric="unmeasured", variant=troubles[site.name], value=1.0
+            )
+            for site in self.sites
+            if site.name in troubles
+        ]
+        # Of the sites that are left, those beside matrices.
+        fresh = capture.activations()
+        records += update_records(about, self._updates, capture, self._earlier, self.rank, self.bins, self.seed)
+        self._updates.forget()
+        self._fit_on |= fresh
+        self._stream.forget()
+        self._proxies = {name: dict(found.test.subspaces) for name, found in measured.items()}
+        if not is_due(self.every, self.current + 1):
+            self._fit_on = {}
+        if is_first():
+            self._tell(measured)
+            records += [
+                replace(about, metric=name, value=value)
+                for name, value in self.scalars.items()
+                if name.startswith("alarm")
+            ]
+            if measured:
+                records += mean_records(replace(about, site=MEAN_SITE), list(measured.values()))
+            self._write(records, measured)
+        return troubles
+
+    def _tell(self, measured: Mapping[str, SiteMeasures]) -> None:
+        """Put the step into `scalars`, and warn of what there is to warn of."""
+        chosen = {name: found for name, found in measured.items() if name in self.log_sites}
+        found = scalars(measured)
+        lasting, messages = ring(self.alarms, found, self.scalars)
+        self.scalars = found | scalars_by_site(chosen) | lasting
+        for message in messages:
+            warnings.warn(f"step {self.current} of {self.name}: {message}", stacklevel=5)
+
+    def _earlier(self, site: str) -> Tensor | None:
+        """Activations of the step before, of all ranks; None if there was none, or if it was not finite."""
+        rows = gathered(self._fit_on.get(site), device_of(self.model))
+        return rows if rows is not None and bool(rows.isfinite().all()) else None
+
+    def _write(self, records: list[Record], measured: Mapping[str, SiteMeasures]) -> None:
+        part = f"{self.name}-step-{self.current:08d}"
+        if measured:
+            self.run.save_tensors(part, bases(measured))
+        self.run.write(part, records)

@@ -1,0 +1,33 @@
+"""What a lens is told by its user, checked before a training begins and not hours into it."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from tangentlens.capture.batch import OBJECTIVES
+from tangentlens.errors import InputError
+from tangentlens.lens.alarms import Alarm
+from tangentlens.lens.measures import SCALARS
+
+
+def check_words(objective: Any, alarms: Any, loss_scale: Any) -> None:
+    """What a training is told by name, by alarms and by its scaler."""
+    if objective is not None and objective not in OBJECTIVES:
+        raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, but is {objective!r}")
+    if loss_scale is not None and not callable(loss_scale):
+        raise InputError(f"loss_scale must be a function such as scaler.get_scale, but is {loss_scale!r}")
+    if not isinstance(alarms, Sequence) or not all(isinstance(alarm, Alarm) for alarm in alarms):
+        raise InputError(f"alarms must be a list of Alarm, but is {alarms!r}")
+    for alarm in alarms:
+        if alarm.scalar not in SCALARS:
+            raise InputError(f"an alarm must be of one of {', '.join(SCALARS)}, but is of {alarm.scalar!r}")
+
+
+def token_ids(exclude: Any) -> tuple[int, ...]:
+    """Token ids to leave out, as numbers."""
+    try:
+        return tuple(operator.index(token) for token in exclude)
+    except TypeError as error:
+        raise InputError(f"exclude must be a list of token ids, but is {exclude!r}") from error

@@ -1,0 +1,168 @@
+"""What of a matrix's gradient, and of what the optimizer did to it, lies in proxies of the activations on its sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tangentlens.alignment.chance import chance_beside
+from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.share import moment_shares, replicate_shares
+from tangentlens.alignment.tangent_result import PROXY
+from tangentlens.alignment.tangent_test import BINNED_ORDERS
+from tangentlens.capture.distributed import gathered_rows, is_first
+from tangentlens.capture.sites import Site
+from tangentlens.capture.step import Capture
+from tangentlens.capture.updates import Matrix, Side, UpdateCapture
+from tangentlens.errors import InputError
+from tangentlens.geometry.rows import as_rows, group_products, product
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.proxies.pca import pca
+from tangentlens.proxies.principal import Principal
+from tangentlens.proxies.semi_nmf import semi_nmf
+from tangentlens.runs.records import Record
+from tangentlens.statistics.jackknife import leave_one_out, share_jackknife
+
+# Groups of token types that are left out in turn.
+_GROUPS = 16
+
+
+def update_records(
+    about: Record,
+    updates: UpdateCapture,
+    capture: Capture,
+    earlier: Callable[[str], Tensor | None],
+    rank: int,
+    bins: FrequencyBins | None,
+    seed: int,
+) -> list[Record]:
+    """Records like `about`; `earlier` tells a site's activations of the step before. All ranks must ask."""
+    records: list[Record] = []
+    for matrix in updates.matrices:
+        changes = {"parameter_gradient": updates.gradient(matrix), "update": updates.update(matrix)}
+        for side, site in matrix.sites().items():
+            here, activations = replace(about, site=site.name, depth=site.depth), earlier(site.name)
+            # What ranks exchange comes first and on all of them.
+            as_input = _as_input(matrix, capture, site) if matrix.is_embedding and matrix.tied else None
+            if not is_first():
+                continue
+            try:
+                subspaces = fitted(activations, rank, seed)
+                for quantity, change in changes.items():
+                    records += _change_records(replace(here, quantity=quantity), matrix, change, side, subspaces, bins)
+                if as_input is not None:
+                    part = replace(here, site=f"{site.name} (as input)", quantity="parameter_gradient")
+                    records += embedding_records(part, as_input, subspaces, bins)
+            except InputError as error:
+                records.append(replace(here, metric="unmeasured", variant=str(error), value=1.0))
+    return records
+
+
+def _change_records(
+    about: Record,
+    matrix: Matrix,
+    change: Tensor | None,
+    side: Side,
+    subspaces: dict[str, Subspace],
+    bins: FrequencyBins | None,
+) -> Iterator[Record]:
+    if change is None:
+        raise InputError(f"{matrix.name} must have a gradient, but none came; is it frozen?")
+    if not bool(change.any()):
+        raise InputError(f"{matrix.name} must have changed, or have a gradient, but this is all 0: {about.quantity}")
+    rows = matrix.rows(change, side)
+    return (
+        embedding_records(about, rows, subspaces, bins)
+        if matrix.is_embedding
+        else matrix_records(about, rows, subspaces)
+    )
+
+
+def _as_input(matrix: Matrix, capture: Capture, site: Site) -> Float[Tensor, "types d"] | None:
+    """The gradient that a tied embedding has as the model's input; the rest of it is as the output."""
+    try:
+        own = capture.rows(site)
+    except InputError:
+        # The weight is used without its module, or the module more than once.
+        own = None
+    found = gathered_rows(own, matrix.weight.device)
+    if found is None:
+        return None
+    rows = torch.zeros(matrix.weight.shape, device=found.gradients.device)
+    rows.index_add_(0, found.tokens, found.gradients.float())
+    padding = getattr(matrix.module, "padding_idx", None)
+    if padding is not None:
+        rows[padding] = 0
+    return rows
+
+
+def fitted(activations: Float[Tensor, "n d"] | None, rank: int, seed: int) -> dict[str, Subspace]:
+    """The proxy of activations on one side of a matrix, and their directions of most variance."""
+    if activations is None:
+        raise InputError("the step before must have activations to fit the proxy on, but there was none")
+    principal = Principal.of(as_rows(activations))
+    if not 1 <= rank <= activations.shape[1] // 2:
+        raise InputError(f"rank must be at most half of the width {activations.shape[1]}, but is {rank}")
+    proxy = semi_nmf(principal, rank, seed)
+    return {PROXY: proxy, "pca": pca(principal, proxy.rank)}
+
+
+def matrix_records(about: Record, rows: Float[Tensor, "n d"], subspaces: dict[str, Subspace]) -> Iterator[Record]:
+    """Shares of rows of a matrix, with chance in closed form. One matrix is one observation: there is no interval."""
+    moment = product(as_rows(rows))
+    about = replace(about, n=len(rows))
+    shares = moment_shares(moment, subspaces, BINNED_ORDERS)
+    for (name, subspace), of_order in zip(subspaces.items(), shares.tolist(), strict=True):
+        for order, share in zip(BINNED_ORDERS, of_order, strict=True):
+            here = replace(about, variant=name, order=order, rank=subspace.rank)
+            yield replace(here, metric="share", value=share)
+            if name == PROXY:
+                yield from _chance_records(here, moment, subspace, share)
+
+
+def embedding_records(
+    about: Record, rows: Float[Tensor, "types d"], subspaces: dict[str, Subspace], bins: FrequencyBins | None
+) -> Iterator[Record]:
+    """The same of the rows of an embedding, a row a token type, by frequency and with intervals over types."""
+    rows = as_rows(rows)
+    chosen = {"all": torch.ones(len(rows), dtype=torch.bool, device=rows.device)}
+    if bins is not None:
+        of_type = bins.assign(torch.arange(len(rows), device=rows.device))
+        chosen |= {f"input.{number}": of_type == number for number in range(bins.n_bins)}
+    for freq_bin, types in chosen.items():
+        moving = types & rows.abs().amax(dim=1).gt(0)
+        if int(moving.sum()) >= 2:
+            yield from _types_records(replace(about, freq_bin=freq_bin), rows, moving, subspaces)
+
+
+def _types_records(
+    about: Record, rows: Float[Tensor, "types d"], moving: Bool[Tensor, "types"], subspaces: dict[str, Subspace]
+) -> Iterator[Record]:
+    kept = rows[moving]
+    groups = _dealt(len(kept)).to(rows.device)
+    totals = leave_one_out(group_products(kept, groups, int(groups.max()) + 1))
+    about = replace(about, n=len(kept))
+    for name, shares in replicate_shares(totals, subspaces, BINNED_ORDERS).items():
+        for place, order in enumerate(BINNED_ORDERS):
+            here = replace(about, variant=name, order=order, rank=subspaces[name].rank)
+            found = replace(share_jackknife(shares[:, place]), ci_over="types")
+            yield replace(here, metric="share", **found.columns())
+            if name == PROXY:
+                yield from _chance_records(here, totals[0], subspaces[PROXY], found.value)
+
+
+def _dealt(n: int) -> Int[Tensor, "n"]:
+    """A group for each of `n`, of equal sizes, at random."""
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0)) % min(_GROUPS, n)
+
+
+def _chance_records(about: Record, moment: Float[Tensor, "d d"], proxy: Subspace, share: float) -> Iterator[Record]:
+    """What random subspaces of the rank take, anywhere and beside the proxy, and how likely they take as much."""
+    random, normal = chance_beside(moment, proxy, about.order or 1.0)
+    for name, control in (("random", random), ("normal", normal)):
+        yield replace(about, variant=name, metric="share", **control.interval().columns())
+    yield replace(about, variant="random", metric="p_value", value=random.p_value(share))

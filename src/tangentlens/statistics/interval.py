@@ -1,0 +1,99 @@
+"""An estimate with its 95% interval: the one form in which every uncertain number is returned."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from scipy import special
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its 95% interval.
+
+    Attributes:
+        value: The estimate.
+        ci_low: The lower end of the interval.
+        ci_high: The upper end of the interval.
+        ci_over: The source of variation that the interval covers, such as sequences, anchors or control draws.
+
+    >>> Interval(0.7, 0.6, 0.8)
+    0.700 [0.600, 0.800]
+    """
+
+    value: float
+    ci_low: float
+    ci_high: float
+    ci_over: str = "sequences"
+
+    @property
+    def low(self) -> float:
+        """The earlier name of `ci_low`."""
+        return self.ci_low
+
+    @property
+    def high(self) -> float:
+        """The earlier name of `ci_high`."""
+        return self.ci_high
+
+    def exp(self) -> Interval:
+        """Return the interval of a ratio, given that of its logarithm."""
+        return Interval(math.exp(self.value), math.exp(self.ci_low), math.exp(self.ci_high), self.ci_over)
+
+    def from_log_odds(self) -> Interval:
+        """Return the interval of a share, given that of its log-odds; it lies between 0 and 1."""
+        ends = torch.tensor([self.value, self.ci_low, self.ci_high], dtype=torch.float64)
+        value, low, high = ends.sigmoid().tolist()
+        return Interval(value, low, high, self.ci_over)
+
+    def times(self, factor: float) -> Interval:
+        """Return the same interval in another unit: every number is multiplied by `factor`."""
+        return Interval(self.value * factor, self.ci_low * factor, self.ci_high * factor, self.ci_over)
+
+    def root(self, least: float = 0.0) -> Interval:
+        """Return the interval of a length, given that of its square.
+
+        Noise can make an estimated square negative, and rounding can leave up to `least` of a length that is 0: both
+        become 0.
+        """
+        ends = (self.value, self.ci_low, self.ci_high)
+        value, low, high = (math.sqrt(end) if end > least**2 else 0.0 for end in ends)
+        return Interval(value, low, high, self.ci_over)
+
+    def holding(self, other: Interval) -> Interval:
+        """Return the same estimate with an interval that also contains the interval of `other`."""
+        return Interval(self.value, min(self.ci_low, other.ci_low), max(self.ci_high, other.ci_high), self.ci_over)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the four numbers under the names that tables and records use."""
+        return {"value": self.value, "ci_low": self.ci_low, "ci_high": self.ci_high, "ci_over": self.ci_over}
+
+    def __repr__(self) -> str:
+        return f"{self.value:#.3g} [{self.ci_low:#.3g}, {self.ci_high:#.3g}]"
+
+
+@cache
+def student(level: float, degrees: int) -> float:
+    """Return the number t for which Student's law with `degrees` of freedom puts `level` between -t and t.
+
+    >>> round(student(0.95, 10), 3)
+    2.228
+    """
+    return float(special.stdtrit(degrees, (1 + level) / 2))
+
+
+def mean_interval(values: Float[Tensor, "n"], over: str, level: float = 0.95) -> Interval:
+    """Return the mean of independent values with Student's interval at `level`.
+
+    >>> mean_interval(torch.tensor([1.0, 2.0, 3.0, 6.0]), over="batches")
+    3.00 [-0.437, 6.44]
+    """
+    n, mean = len(values), float(values.mean())
+    reach = student(level, n - 1) * float(values.std()) / math.sqrt(n)
+    return Interval(mean, mean - reach, mean + reach, over)

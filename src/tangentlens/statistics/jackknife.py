@@ -1,0 +1,104 @@
+"""The delete-a-group jackknife: how much an estimate changes when one group of observations is left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tangentlens.statistics.interval import Interval, student
+
+
+def leave_one_out(parts: Float[Tensor, "g *part"]) -> Float[Tensor, "g_plus_1 *part"]:
+    """Return the sum of all parts, followed by the sum without each part in turn.
+
+    The sum without part i is computed as what comes before it plus what comes after it. Subtracting the part from the
+    total instead would cancel all digits where one part outweighs the others.
+    """
+    totals = parts.new_empty(len(parts) + 1, *parts.shape[1:])
+    before, after = torch.zeros_like(parts[0]), torch.zeros_like(parts[0])
+    for total, part in zip(totals[1:], parts, strict=True):
+        total.copy_(before)
+        before += part
+    for number in range(len(parts) - 1, -1, -1):
+        totals[number + 1] += after
+        after += parts[number]
+    totals[0] = before
+    return totals
+
+
+def replicate(
+    statistic: Callable[[Tensor], Tensor], totals: Float[Tensor, "g_plus_1 *part"]
+) -> Float[Tensor, "g_plus_1"]:
+    """Return `statistic` of each of the sums that `leave_one_out` gives; this is what `jackknife` takes.
+
+    Functions of several replicated numbers (ratios, means over sites) are computed entry by entry. Their intervals then
+    account for the fact that the same sequences stand behind all of them.
+    """
+    return torch.stack([statistic(total) for total in totals])
+
+
+def jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] | None = None) -> Interval:
+    """Return an estimate with its 95% jackknife interval over groups of sequences.
+
+    Args:
+        replicates: The estimate from all groups, followed by the estimate without each group.
+        present: Which groups contain any of the rows. A group that contains none is not an observation.
+
+    >>> rows = torch.tensor([1.0, 2.0, 3.0, 6.0], dtype=torch.float64)
+    >>> means = torch.stack([rows.mean()] + [rows[rows != row].mean() for row in rows])
+    >>> jackknife(means)  # for a mean, this is Student's interval
+    3.00 [-0.437, 6.44]
+    """
+    value, left_out = float(replicates[0]), replicates[1:].double()
+    if present is not None:
+        left_out = left_out[present]
+    reach = _reach(left_out)
+    # Fewer rows shift a biased estimate in one direction, which estimates the bias (docs/calibration.md, 'Intervals').
+    center = value + (len(left_out) - 1) * (value - float(left_out.mean()))
+    return Interval(value, min(value, center - reach), max(value, center + reach))
+
+
+def share_jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] | None = None) -> Interval:
+    """Return the jackknife interval of a share: symmetric in log-odds, so that it stays between 0 and 1."""
+    return jackknife(log_odds(replicates), present).from_log_odds()
+
+
+def jackknife_over(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"], over: str) -> Interval:
+    """Return an estimate with its jackknife interval, given as a function of a mask of the rows that count.
+
+    Args:
+        estimate: Takes a boolean mask over the rows.
+        group: The group of each row; rows that depend on each other share a group.
+        over: What the interval is over.
+    """
+    value, reach = estimate(torch.ones_like(group).bool()), jackknife_reach(estimate, group)
+    return Interval(value, value - reach, value + reach, over)
+
+
+def jackknife_reach(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"]) -> float:
+    """Return half the length of that interval; it is infinite where groups are too few or an estimate is not finite."""
+    labels = group.unique().tolist()
+    if len(labels) < 2:
+        return math.inf
+    left_out = torch.tensor([estimate(group != label) for label in labels], dtype=torch.float64)
+    return _reach(left_out) if bool(left_out.isfinite().all()) else math.inf
+
+
+def _reach(left_out: Float[Tensor, "g"]) -> float:
+    g = len(left_out)
+    error = math.sqrt((g - 1) / g * float((left_out - left_out.mean()).square().sum()))
+    return student(0.95, g - 1) * error
+
+
+def log_share(share: Tensor) -> Tensor:
+    """Return the logarithm of shares, none of which counts as less than 1e-12."""
+    return share.clamp_min(1e-12).log()
+
+
+def log_odds(share: Tensor) -> Tensor:
+    """Return the log-odds of shares, the scale on which their intervals are symmetric."""
+    return torch.logit(share.double(), eps=1e-12)

@@ -1,0 +1,50 @@
+"""Words for a ratio: the one place where the interval of a log-ratio becomes a statement."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+from tangentlens.statistics.interval import Interval
+
+Relation = Literal["above", "below", "equivalent", "undecided"]
+
+# Two shares count as equivalent if the whole interval of their ratio lies within 5% of 1.
+EQUIVALENT = math.log(1.05)
+
+WORDS: dict[Relation, str] = {
+    "above": "significantly above",
+    "below": "significantly below",
+    "equivalent": "within 5% of",
+    "undecided": "not significantly different from",
+}
+
+
+def relation(log_ratio: Interval, margin: float = EQUIVALENT) -> Relation:
+    """Return what the interval of a log-ratio allows to be said of the two numbers.
+
+    'equivalent' is a result: the whole interval lies within `margin` of 0. 'undecided' is the absence of one: neither a
+    difference nor equivalence could be shown.
+
+    >>> relation(Interval(0.7, 0.6, 0.8)), relation(Interval(0.01, -0.02, 0.04)), relation(Interval(0.1, -0.2, 0.4))
+    ('above', 'equivalent', 'undecided')
+    """
+    if -margin < log_ratio.ci_low and log_ratio.ci_high < margin:
+        return "equivalent"
+    return "above" if log_ratio.ci_low > 0 else "below" if log_ratio.ci_high < 0 else "undecided"
+
+
+def compare(name: str, log_ratio: Interval, p_value: float | None = None) -> str:
+    """Return a ratio with its interval and what may be said of it, for a comparison with the control `name`.
+
+    >>> compare("pca", Interval(0.7, 0.6, 0.8))
+    '2.01 [1.82, 2.23] times pca (significantly above)'
+    >>> compare("random", Interval(0.7, 0.6, 0.8), p_value=0.2)
+    '2.01 [1.82, 2.23] times random (above its mean, but not significantly above a single draw, p = 0.2)'
+    """
+    kind = relation(log_ratio)
+    word = WORDS[kind].removesuffix(" of").removesuffix(" from")
+    if kind == "above" and p_value is not None and p_value >= 0.05:
+        word = "above its mean, but not significantly above a single draw"
+    chance = "" if p_value is None or log_ratio.ci_low <= 0 else f", p = {p_value:.2g}"
+    return f"{log_ratio.exp()} times {name} ({word}{chance})"

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from tangentlens import InputError, anisotropy
+from tangentlens.geometry.rows import group_products
+from tangentlens.geometry.spectrum.anisotropy import anisotropy_replicates
+from tangentlens.statistics.bootstrap import bootstrap_interval, cluster_bootstrap
+from tangentlens.statistics.groups import sequence_groups
+from tangentlens.statistics.jackknife import jackknife, leave_one_out, replicate, share_jackknife
+
+
+def test_groups_hold_whole_sequences_of_even_number():
+    sequences = torch.tensor([7, 7, 3, 3, 9, 11, 11, 20])
+    assert sequence_groups(sequences, 2).tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert sequence_groups(sequences, 99).tolist() == [1, 1, 0, 0, 2, 3, 3, 4]
+    with pytest.raises(InputError, match="at least 2 of them, but 1 came"):
+        sequence_groups(torch.zeros(5, dtype=torch.long), 4)
+
+
+def test_for_a_mean_it_is_students_interval(generator):
+    values = torch.randn(12, generator=generator, dtype=torch.float64)
+    parts = torch.stack([values, torch.ones(12, dtype=torch.float64)], dim=1)[:, None]
+    found = jackknife(replicate(lambda total: total[0, 0] / total[0, 1], leave_one_out(parts)))
+    low, high = stats.t.interval(0.95, 11, values.mean(), stats.sem(values))
+    assert (found.value, found.ci_low, found.ci_high) == pytest.approx((float(values.mean()), low, high))
+
+
+def test_a_share_stays_between_zero_and_one():
+    wide = share_jackknife(torch.tensor([0.98, 0.99, 0.80, 0.999, 0.7]))
+    assert 0 < wide.ci_low < wide.value < wide.ci_high < 1
+    sure = share_jackknife(torch.ones(5))
+    assert (sure.ci_low, sure.ci_high) == pytest.approx((1, 1))
+
+
+def test_products_of_groups_add_up_to_the_whole(generator):
+    x = torch.randn(30, 4, generator=generator, dtype=torch.float64)
+    groups = torch.randint(0, 5, (30,), generator=generator)
+    groups[groups == 3] = 1
+    parts = group_products(x, groups, 5)
+    assert not parts[3].any()
+    torch.testing.assert_close(parts.sum(dim=0), x.T @ x)
+
+
+def test_anisotropy_replicates_are_anisotropies_without_each_group(generator):
+    x = torch.randn(60, 5, generator=generator, dtype=torch.float64) * torch.arange(1, 6) + 9
+    sequences = torch.arange(60) // 10
+    expected = [anisotropy(x)] + [anisotropy(x[sequences != s]) for s in range(6)]
+    np.testing.assert_allclose(anisotropy_replicates(x, sequences), expected, rtol=1e-9)
+
+
+def test_it_covers_when_tokens_of_a_sequence_depend_on_each_other(generator):
+    """A share with a known population value, 40 sequences that each lean their own way: near 95%, as it says."""
+    covered = 0
+    for _ in range(200):
+        lean = torch.randn(40, 1, 6, generator=generator, dtype=torch.float64)
+        x = (lean + 0.5 * torch.randn(40, 15, 6, generator=generator, dtype=torch.float64)).flatten(0, 1)
+        parts = group_products(x, torch.arange(600) // 15, 40)
+        found = share_jackknife(replicate(lambda c: c[:2, :2].trace() / c.trace(), leave_one_out(parts)))
+        covered += found.ci_low <= 1 / 3 <= found.ci_high
+    assert 180 <= covered <= 199
+
+
+def test_groups_that_hold_none_of_the_rows_are_not_counted(generator):
+    """Three of sixteen groups hold the rows: as good as three groups, not sixteen."""
+    x = torch.randn(60, 6, generator=generator, dtype=torch.float64)
+    few, many = (group_products(x, torch.arange(60) // 20 * step, 3 * step) for step in (1, 5))
+    energy = lambda c: c[:2, :2].trace() / c.trace()  # noqa: E731
+    present = many.diagonal(dim1=1, dim2=2).sum(dim=1) > 0
+    expected = share_jackknife(replicate(energy, leave_one_out(few)))
+    found = share_jackknife(replicate(energy, leave_one_out(many)), present)
+    assert (found.ci_low, found.ci_high) == pytest.approx((expected.ci_low, expected.ci_high))
+
+
+def test_one_group_that_outweighs_all_others_does_not_cancel_them(generator):
+    x = torch.randn(40, 3, generator=generator, dtype=torch.float64)
+    x[:10] *= 1e12
+    totals = leave_one_out(group_products(x, torch.arange(40) // 10, 4))
+    replicates = replicate(lambda c: c[0, 0] / c.trace(), totals)
+    rest = x[10:].square().sum(dim=0)
+    assert float(replicates[1]) == pytest.approx(float(rest[0] / rest.sum()))
+
+
+def test_the_bootstrap_of_a_mean_is_close_to_students_interval(generator):
+    values = torch.randn(40, generator=generator, dtype=torch.float64)
+    sums = torch.stack([values, torch.ones(40, dtype=torch.float64)], dim=1)
+    drawn = cluster_bootstrap(sums, n_draws=4000)
+    found = bootstrap_interval(drawn[:, 0] / drawn[:, 1], 40)
+    low, high = stats.t.interval(0.95, 39, values.mean(), stats.sem(values))
+    assert (found.value, found.ci_low, found.ci_high) == pytest.approx((float(values.mean()), low, high), abs=0.02)
+
+
+def test_the_jackknife_sees_a_bias_that_falls_with_the_number_of_groups(generator):
+    """The square of a mean is biased by its variance; the interval is around what that leaves."""
+    covered = 0
+    for _ in range(200):
+        values = torch.randn(10, generator=generator, dtype=torch.float64)
+        means = torch.stack([values.mean(), *(values[torch.arange(10) != i].mean() for i in range(10))])
+        found = jackknife(means.square())
+        assert found.ci_low <= found.value <= found.ci_high
+        unbiased = values.mean() ** 2 - values.var() / 10
+        assert (found.ci_low + found.ci_high) / 2 <= float(unbiased) + 1e-9 or found.ci_high == found.value
+        covered += found.ci_low <= 0 <= found.ci_high
+    assert covered > 180
