@@ -11,18 +11,19 @@ from tangentlens.capture.sites import find_sites
 from tangentlens.capture.step import Capture
 from tangentlens.corpora.tokens import MASK
 from tangentlens.geometry.spectrum.anisotropy import anisotropy_replicates
-from tangentlens.lens.measures import measure_site
+from tangentlens.lens.measures import Fitting, measure_site
 from tangentlens.statistics.jackknife import share_jackknife
-from tangentlens.studies.study import DEMO, study_model, study_tokens
+from tangentlens.studies.demo import DemoPlan
 from tangentlens.training.objectives import batch_for, draw
 
 STEPS, BATCH, DRAWS = 200, 128, 20
+DEMO = DemoPlan()
 
 
 def rows_of_a_step() -> list:
     """Activations and gradients at all residual sites, in the last step of a short training."""
-    tokens = study_tokens(DEMO)
-    model = study_model(DEMO, "decoder", tokens.vocabulary)
+    tokens = DEMO.tokens()
+    model = DEMO.model("decoder", tokens.vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), lr=DEMO.learning_rate)
     sites = find_sites(model, "resid")
     for step in range(STEPS + 1):
@@ -49,11 +50,11 @@ def main() -> None:
     errors: dict[int, list[torch.Tensor]] = {n // part: [] for part in (2, 4, 8, 16)}
     widths = []
     for rows in steps:
-        found = measure_site(rows, None, DEMO.rank, None, seed=0)
-        proxy = found.test.subspaces["semi_nmf"]
+        site = measure_site(rows, None, Fitting("semi_nmf", DEMO.rank, bins=None, seed=0))
+        proxy = site.test.subspaces["semi_nmf"]
         whole = values(rows.activations, rows.gradients, proxy)
         intervals = [share_jackknife(anisotropy_replicates(rows.activations, rows.sequences))]
-        intervals += [found.test.share(order=order) for order in (1.0, 2.0)]
+        intervals += [site.test.share(order=order) for order in (1.0, 2.0)]
         widths.append(torch.tensor([(one.ci_high - one.ci_low) / 2 / one.value for one in intervals]))
         for size, off in errors.items():
             for seed in range(DRAWS):

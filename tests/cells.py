@@ -10,7 +10,7 @@ def cell(metric, value, low=None, high=None, **about):
 
 def shares(step, proxy, ratio, low, p_values=(0.9,)):
     return [
-        cell("share", proxy, proxy - 0.05, proxy + 0.05, variant="semi_nmf", order=1.0, step=step),
+        cell("share", proxy, proxy - 0.05, proxy + 0.05, variant="semi_nmf", detail="proxy", order=1.0, step=step),
         cell("share", 0.125, 0.125, 0.125, variant="random", order=1.0, step=step),
         cell("log_ratio", ratio, low, ratio + 0.1, variant="normal", order=1.0, step=step),
         cell("log_ratio", 0.0, -0.1, 0.1, variant="pca", order=1.0, step=step),
@@ -27,6 +27,6 @@ def profile_cells(metric, values, variant="", half=0.01):
         cell(metric, value, value - half, value + half, site=f"resid.{i}", depth=i / (len(values) - 1), **about)
         for i, value in enumerate(values)
     ] + [
-        cell(f"{metric}_sd", half / 2, site=f"resid.{i}", depth=i / (len(values) - 1), quantity="activation", rank=None)
+        cell(f"sd/{metric}", half / 2, site=f"resid.{i}", depth=i / (len(values) - 1), **about)
         for i in range(len(values))
     ]

@@ -15,5 +15,7 @@ def write(path: str, acknowledge: Connection) -> None:
     for step in range(PARTS):
         part = f"step-{step:04d}"
         if not run.has(part):
-            run.write(part, [Record(model="m", step=step, seed=i, value=step + i / 100) for i in range(ROWS)])
+            run.write(
+                part, [Record(model="m", metric="loss", step=step, seed=i, value=step + i / 100) for i in range(ROWS)]
+            )
             acknowledge.send(step)

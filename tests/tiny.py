@@ -7,9 +7,9 @@ from transformers import PreTrainedTokenizerFast
 from tangentlens.corpora.text import builtin_text
 from tangentlens.corpora.tokens import train_tokenizer
 from tangentlens.models.small import small_model
-from tangentlens.studies.study import Study
+from tangentlens.studies.demo import DemoPlan
 
-TINY = Study(vocabulary=300, length=16, layers=2, width=32, batch=16, steps=5, rank=4)
+TINY = DemoPlan(vocabulary=300, length=16, layers=2, width=32, batch=16, steps=5, rank=4)
 
 
 def tiny_model(kind="decoder", seed=0):

@@ -1,13 +1,13 @@
-"""The command line: parse, call, print. Errors are one line and leave a code that is not 0."""
+"""The command line: parse, call, print. An error is one line, and the exit code is then not 0."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated
@@ -18,22 +18,20 @@ from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
 from rich.table import Table
 
 from tangentlens.alignment.checks import VERDICTS
 from tangentlens.errors import InputError
-from tangentlens.runs.run import is_run, open_run
-from tangentlens.studies.profile import Estimate, Profile, Watcher, run_profile
-from tangentlens.studies.study import DEMO, run_study
+from tangentlens.report.page import Report, write_report
+from tangentlens.runs.progress import Progress, Watch
+from tangentlens.runs.run import Run, open_run
+from tangentlens.studies import SECTIONS, STUDIES
+from tangentlens.studies.audit import AuditPlan
+from tangentlens.studies.demo import DemoPlan
+from tangentlens.studies.profile import Profile
+from tangentlens.studies.visibility.plan import VisibilityPlan
 
 app = typer.Typer(
     epilog="Example: tangentlens demo, then open runs/demo/report.html",
@@ -49,12 +47,16 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors."
 Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")]
 TextFile = Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")]
 Length = Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="Same seed, same numbers.")]
+Seed = Annotated[
+    int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same numbers on the same machine.")
+]
 Device = Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")]
 TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that a model's repository brings along.")
+    bool, typer.Option("--trust-remote-code", help="Run code that a model's repository contains.")
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs, and nothing else.")]
+Rank = Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")]
+_DEMO = DemoPlan()
 
 
 def main() -> None:
@@ -62,7 +64,7 @@ def main() -> None:
     try:
         code = app(standalone_mode=False)
         if code == INTERRUPTED:
-            _fail("interrupted; what was measured is kept, the same command goes on from there", code)
+            _fail("interrupted; what was measured is kept, and the same command continues from there", code)
     except typer.TyperException as error:
         message = error.format_message()
         code = _fail(f"{message.rstrip('.')}; --help shows what there is", error.exit_code) if message else 2
@@ -85,7 +87,7 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """See how a language model's representation space takes shape while it learns."""
@@ -93,34 +95,30 @@ def options(
 
 @app.command(epilog="Example: tangentlens demo --out runs/demo --seed 1")
 def demo(
-    out: Annotated[Path, typer.Option(help="Run directory; an unfinished run there is gone on with.")] = Path(
-        "runs/demo"
-    ),
+    out: Annotated[Path | None, typer.Option(help="Run directory; an unfinished run is continued.")] = None,
     text: TextFile = None,
     sites: Sites = "resid",
-    rank: Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")] = DEMO.rank,
-    steps: Annotated[int, typer.Option(min=2, help="Training steps of each model.")] = DEMO.steps,
-    learning_rate: Annotated[float, typer.Option(min=0, help="Peak learning rate.")] = DEMO.learning_rate,
-    seed: Seed = DEMO.seed,
+    rank: Rank = _DEMO.rank,
+    steps: Annotated[int, typer.Option(min=2, help="Training steps of each model.")] = _DEMO.steps,
+    learning_rate: Annotated[float, typer.Option(min=0, help="Peak learning rate.")] = _DEMO.learning_rate,
+    seed: Seed = _DEMO.seed,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Train a small decoder and a small encoder on built-in text with the lens on, and write a report.
 
-    About two minutes on two cores. Ctrl-C leaves a readable run; the same command goes on with it.
+    About two minutes on two cores. Ctrl-C leaves a readable run; the same command continues it.
     """
-    study = replace(
-        DEMO,
-        text=None if text is None else str(text),
+    plan = DemoPlan(
+        text=_name(text),
         sites=tuple(sites.split(",")),
         rank=rank,
         steps=steps,
         learning_rate=learning_rate,
         seed=seed,
     )
-    with _progress(study.models, study.steps, hidden=quiet or as_json) as progress:
-        run = run_study(study, out, progress)
-    report([run.path], out=None, quiet=quiet, as_json=as_json)
+    run = _run("demo", plan, out, hidden=quiet or as_json)
+    report([run.path], quiet=quiet, as_json=as_json)
 
 
 @app.command(epilog="Example: tangentlens profile EleutherAI/pythia-70m@step1000 google-bert/bert-base-uncased")
@@ -129,8 +127,7 @@ def profile(
     text: TextFile = None,
     sites: Sites = "resid",
     out: Annotated[
-        Path | None,
-        typer.Option(help="Run directory; runs/profile-MODEL by default. An unfinished one is gone on with."),
+        Path | None, typer.Option(help="Run directory; runs/profile-MODEL by default. An unfinished run is continued.")
     ] = None,
     batches: Annotated[
         int, typer.Option(min=2, help="Batches of token vectors; means and deviations are over them.")
@@ -144,10 +141,10 @@ def profile(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Anisotropy, mean cosine, dimension, entropy and the rest of finished models, layer by layer."""
-    wanted = Profile(
+    """Measure finished models layer by layer: anisotropy, mean cosine, dimension, entropy and more."""
+    plan = Profile(
         models=tuple(models),
-        text=None if text is None else str(text),
+        text=_name(text),
         sites=tuple(sites.split(",")),
         batches=batches,
         batch_tokens=batch_tokens,
@@ -157,10 +154,8 @@ def profile(
         dtype=dtype,
         trust_remote_code=trust_remote_code,
     )
-    folder = out or Path("runs") / ("profile-" + "-".join(Path(model).name or "model" for model in models))
-    with _profile_progress(hidden=quiet or as_json) as watcher:
-        run = run_profile(wanted, folder, watcher)
-    report([run.path], out=None, quiet=quiet, as_json=as_json)
+    run = _run("profile", plan, out, hidden=quiet or as_json)
+    report([run.path], quiet=quiet, as_json=as_json)
 
 
 @app.command(epilog="Example: tangentlens audit runs/demo")
@@ -174,9 +169,9 @@ def audit(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(help="Run directory; RUN-audit or runs/audit-MODEL by default, gone on with if there."),
+        typer.Option(help="Run directory; RUN-audit or runs/audit-MODEL by default. An unfinished run is continued."),
     ] = None,
-    rank: Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")] = 16,
+    rank: Rank = 16,
     tokens: Annotated[int, typer.Option(min=256, help="Tokens whose gradients are looked at.")] = 8192,
     length: Annotated[int, typer.Option(min=2, help="For a model: tokens it sees at once.")] = 128,
     fit_head: Annotated[
@@ -188,12 +183,10 @@ def audit(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Is the proxy really tangent? A page of checks that could say no, for each site."""
-    from tangentlens.studies.audit import AuditPlan, run_audit
-
+    """Check whether the proxy is really tangent: falsifiable checks and a verdict for each site, and a report."""
     plan = AuditPlan(
         target=target,
-        text=None if text is None else str(text),
+        text=_name(text),
         sites=tuple(sites.split(",")) if sites else (),
         rank=rank,
         tokens=tokens,
@@ -203,20 +196,20 @@ def audit(
         device=device,
         trust_remote_code=trust_remote_code,
     )
-    default = Path(f"{target.rstrip('/')}-audit") if is_run(target) else Path("runs") / f"audit-{Path(target).name}"
-    with _audit_progress(hidden=quiet or as_json) as progress:
-        run = run_audit(plan, out or default, progress)
-    pages = run.manifest["audits"]
+    run = _run("audit", plan, out, hidden=quiet or as_json)
+    page = _write(run)
+    audits = run.manifest["audits"]
     if as_json:
-        sys.stdout.write(json.dumps({"run": str(run.path), "audits": pages}, indent=2) + "\n")
+        told = {"run": str(run.path), "report": str(page.path), "audits": audits}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
     elif not quiet:
         console = Console(highlight=False)
-        for place, page in pages.items():
-            console.print(f"\n[bold]{escape(place)}: the gradients are {escape(VERDICTS[page['says']])}[/bold]")
-            for check in page["checks"]:
+        for place, of_site in audits.items():
+            console.print(f"\n[bold]{escape(place)}: the gradients are {escape(VERDICTS[of_site['says']])}[/bold]")
+            for check in of_site["checks"]:
                 console.print(f"\n[bold]{escape(check['name'])}[/bold]: {escape(check['means'])}")
                 console.print(Padding(escape(check["found"]), (0, 0, 0, 4)), style="dim")
-        console.print(f"\nRun: {run.path}", soft_wrap=True)
+        console.print(f"\nRun:    {run.path}\nReport: {page.path}", soft_wrap=True)
 
 
 @app.command(epilog="Example: tangentlens visibility path/to/model --text my.txt")
@@ -233,7 +226,8 @@ def visibility(
     length: Length = 128,
     anchors: Annotated[int, typer.Option(min=8, help="Patches to look at.")] = 128,
     dimension: Annotated[
-        int | None, typer.Option(min=1, help="Of the tangent planes; by default the intrinsic one, if types suffice.")
+        int | None,
+        typer.Option(min=1, help="Dimension of the tangent planes; by default the intrinsic one, if types suffice."),
     ] = None,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -241,12 +235,10 @@ def visibility(
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
-    """Does frequency bias hide curvature? On manifolds with a known answer, or in a model's own space."""
-    from tangentlens.studies.visibility import VisibilityPlan, run_visibility
-
+    """Measure whether frequency bias hides curvature, on manifolds with a known answer or in a model's own space."""
     plan = VisibilityPlan(
         model=model,
-        text=None if text is None else str(text),
+        text=_name(text),
         sites=tuple(sites.split(",")),
         types=types,
         length=length,
@@ -256,12 +248,8 @@ def visibility(
         device=device,
         trust_remote_code=trust_remote_code,
     )
-    default = Path("runs") / ("visibility" if model is None else f"visibility-{Path(model).name}")
-    with _audit_progress(hidden=quiet or as_json) as progress:
-        run = run_visibility(
-            plan, out or default, lambda doing, done, total: progress("visibility", doing, done, total)
-        )
-    report([run.path], out=None, quiet=quiet, as_json=as_json)
+    run = _run("visibility", plan, out, hidden=quiet or as_json)
+    report([run.path], quiet=quiet, as_json=as_json)
 
 
 @app.command(epilog="Example: tangentlens report runs/demo --out demo.html")
@@ -272,14 +260,11 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML file, and print the findings."""
-    from tangentlens.report.page import write_report
-
-    opened = [open_run(path) for path in runs]
-    page = write_report(opened, out or opened[0].path / "report.html")
+    page = _write(*(open_run(path) for path in runs), out=out)
     if as_json:
-        found = [asdict(finding) for finding in page.findings]
+        findings = [asdict(finding) for finding in page.findings]
         tables = [{"title": table.title, "rows": table.frame.to_dicts()} for table in page.tables]
-        told = {"runs": [str(path) for path in runs], "report": str(page.path), "findings": found, "tables": tables}
+        told = {"runs": [str(path) for path in runs], "report": str(page.path), "findings": findings, "tables": tables}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     elif not quiet:
         console = Console(highlight=False)
@@ -296,7 +281,10 @@ def report(
 
 @app.command(epilog="Example: tangentlens doctor --json")
 def doctor(as_json: Json = False) -> None:
-    """Versions, threads, device, disk: what would not work here, and why. Exit code 1 if something would not."""
+    """Check versions, threads, device and disk; say what would not work here, and why.
+
+    The exit code is 1 if something would not work.
+    """
     from tangentlens.doctor import examine
 
     checks = examine()
@@ -311,61 +299,39 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-@contextmanager
-def _profile_progress(hidden: bool) -> Iterator[Watcher]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), disable=hidden) as bars:
-        tasks: dict[str, TaskID] = {}
+def _name(text: Path | None) -> str | None:
+    return None if text is None else str(text)
 
-        def estimate(found: Estimate) -> None:
-            if hidden:
-                return
-            about = f"about {found.seconds / 60:.0f} min" if found.seconds > 90 else f"about {found.seconds:.0f} s"
-            bars.console.print(
-                f"{escape(found.model)}: {about}, {found.bytes / 2**30:.1f} GiB of memory", highlight=False
-            )
 
-        def progress(model: str, done: int, total: int) -> None:
-            if model not in tasks:
-                tasks[model] = bars.add_task(escape(model), total=total)
-            bars.update(tasks[model], completed=done)
+def _run(study: str, plan: object, out: Path | None, hidden: bool) -> Run:
+    with _bars(hidden) as watch:
+        return STUDIES[study].run(plan, out, watch)
 
-        yield Watcher(estimate, progress)
+
+def _write(*runs: Run, out: Path | None = None) -> Report:
+    return write_report(runs, out or runs[0].path / "report.html", SECTIONS)
 
 
 @contextmanager
-def _audit_progress(hidden: bool) -> Iterator[Callable[[str, str, int, int], None]]:
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), disable=hidden) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def tell(model: str, doing: str, done: int, total: int) -> None:
-            if model not in tasks:
-                tasks[model] = bars.add_task(escape(model), total=total)
-            bars.update(tasks[model], description=escape(f"{model}: {doing}"), completed=done, total=total)
-
-        yield tell
-
-
-@contextmanager
-def _progress(models: tuple[str, ...], steps: int, hidden: bool) -> Iterator[Callable[[str, int, float], None]]:
+def _bars(hidden: bool) -> Iterator[Watch]:
+    """Yield what draws one bar per task."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[loss]}"),
+        TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=hidden) as bars:
-        tasks = {model: bars.add_task(model, total=steps, start=False, loss="") for model in models}
+    with Bars(*columns, console=Console(stderr=True), disable=hidden) as bars:
+        tasks: dict[str, TaskID] = {}
 
-        def tell(model: str, done: int, loss: float) -> None:
-            if not bars.tasks[tasks[model]].started:
-                bars.start_task(tasks[model])
-            bars.update(tasks[model], completed=done, loss="" if loss != loss else f"loss {loss:.3f}")
+        def watch(progress: Progress) -> None:
+            if progress.task not in tasks:
+                tasks[progress.task] = bars.add_task(escape(progress.task), total=progress.total, note="")
+            bars.update(tasks[progress.task], completed=progress.done, total=progress.total, note=escape(progress.note))
 
-        yield tell
+        yield watch
 
 
 def _print_table(console: Console, title: str, frame: pl.DataFrame) -> None:

@@ -2,8 +2,9 @@ import pytest
 import torch
 
 from tangentlens import InputError, audit, manifolds
-from tangentlens.alignment.audit_data import Audited, Rows
+from tangentlens.alignment.audit_data import AuditData
 from tangentlens.alignment.checks import CHECKS, in_tangent_planes, own_and_swapped_charts
+from tangentlens.alignment.rows import TokenRows
 from tangentlens.geometry.curvature.tangents import local_tangents
 
 
@@ -137,8 +138,8 @@ def test_bad_input_says_what_to_do():
 
 
 def audited(rows, gradients, length, rank=4, dimension=3):
-    fit, test = Rows.of(rows, gradients, torch.arange(len(rows)) // length).halves()
-    return Audited(fit, test, rank, dimension, seed=0)
+    fit, test = TokenRows.of(rows, gradients, torch.arange(len(rows)) // length).halves()
+    return AuditData(fit, test, rank, dimension, seed=0)
 
 
 def unrelated(n, d, power, seed):

@@ -158,7 +158,7 @@ def test_a_step_without_one_before_is_told(tmp_path):
         train(model, lens, steps=1)
     told = open_run(tmp_path / "run").records.filter(pl.col("site").str.starts_with(DOWN))
     assert told["metric"].to_list() == ["unmeasured"] * 2
-    assert "must have activations to fit the proxy on" in told["variant"][0]
+    assert "must have activations to fit the proxy on" in told["detail"][0]
 
 
 def test_what_has_no_matrix_is_refused():
@@ -221,4 +221,4 @@ def test_a_step_that_was_skipped_leaves_nothing(tmp_path):
         lens.step()
     told = open_run(tmp_path / "run").records.filter(pl.col("site").str.starts_with(DOWN), step=2)
     assert told.filter(quantity="parameter_gradient", metric="share").is_empty()
-    assert "must have a gradient, but none came" in told.filter(metric="unmeasured")["variant"][0]
+    assert "must have a gradient, but none came" in told.filter(metric="unmeasured")["detail"][0]

@@ -114,7 +114,7 @@ def test_a_model_that_is_not_there_is_refused(tmp_path):
 def test_a_step_that_returns_nothing_is_recorded_and_training_goes_on(tmp_path):
     train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)], module=Module(empty_at=2))
     records = open_run(tmp_path / "run").records
-    assert records.filter(metric="unmeasured", site="").select("step", "variant").rows() == [
+    assert records.filter(metric="unmeasured", site="").select("step", "detail").rows() == [
         (2, "the training step returned nothing")
     ]
     assert records.filter(metric="share", step=4).height > 0

@@ -129,7 +129,7 @@ def test_a_step_that_is_not_finite_is_recorded_and_training_goes_on(tmp_path):
     records = open_run(tmp_path / "run").records
     unmeasured = records.filter(metric="unmeasured").row(0, named=True)
     assert unmeasured["step"] == 1
-    assert "every value must be finite, but 96 of 96 rows hold NaN or Inf" in unmeasured["variant"]
+    assert "every value must be finite, but 96 of 96 rows hold NaN or Inf" in unmeasured["detail"]
     assert records.filter(metric="loss", step=1)["value"].is_nan().all()
     assert records.filter(metric="share", step=2).height > 0
 

@@ -3,30 +3,30 @@ import math
 import pytest
 
 from cells import cell, profile_cells, shares
-from tangentlens.report.findings import findings
+from tangentlens.report.contents import find, tabulate
 from tangentlens.report.reading import read_runs
-from tangentlens.report.tables import share_table
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
-from tangentlens.studies.visibility import CORRELATION, DEALT, P_VALUE, RATIO
+from tangentlens.studies import SECTIONS
+from tangentlens.studies.visibility.plan import CORRELATION, RATIO
 
 
 def texts(*records):
-    return " ".join(finding.text for finding in findings(as_frame("r", records)))
+    return " ".join(finding.text for finding in find(SECTIONS, as_frame("r", records)))
 
 
 def test_ratios_are_called_above_below_or_not_told_apart_by_their_intervals():
     said = texts(*shares(8, 0.3, 0.6931, 0.5))
-    assert "At step 8 the rank-4 proxy takes 0.300 [0.250, 0.350] of the gradient's energy" in said
+    assert "At step 8 the rank-4 proxy captures 0.300 [0.250, 0.350] of the gradient's energy" in said
     assert "(chance 0.125)" in said
-    assert "more than normal (2.00 [1.65, 2.21] times)" in said
-    assert "not told apart from pca" in said
-    assert "less than normal" in texts(*shares(8, 0.3, -0.7, -0.9))
+    assert "2.00 [1.65, 2.21] times normal (significantly above)" in said
+    assert "1.00 [0.905, 1.11] times pca (not significantly different)" in said
+    assert "times normal (significantly below)" in texts(*shares(8, 0.3, -0.7, -0.9))
 
 
 def test_emergence_is_told_from_three_steps_on():
     steps = [record for step, low in ((0, -0.1), (1, 0.2), (2, 0.3)) for record in shares(step, 0.3, 0.5, low)]
-    assert "is above the mean of the normal control from step 1 on" in texts(*steps)
+    assert "stays above the mean of the normal control from step 1 on" in texts(*steps)
     assert "the mean of the normal control" not in texts(*(step for step in steps if step.step < 2))
 
 
@@ -38,7 +38,10 @@ def test_sites_above_chance_are_corrected_for_their_number():
 
 @pytest.mark.parametrize(
     ("last", "says"),
-    [((0.5, 0.4, 0.6), "rises from 0.200 [0.100, 0.300] (step 0) to 0.500"), ((0.25, 0.15, 0.35), "is not told apart")],
+    [
+        ((0.5, 0.4, 0.6), "rises from 0.200 [0.100, 0.300] (step 0) to 0.500"),
+        ((0.25, 0.15, 0.35), "does not differ significantly"),
+    ],
 )
 def test_a_change_is_called_one_only_if_the_intervals_are_apart(last, says):
     about = {"quantity": "activation", "rank": None}
@@ -57,45 +60,51 @@ def test_a_turn_in_between_is_told():
 def test_a_few_percent_are_given_no_direction():
     close = cell("log_ratio", -0.007, -0.01, -0.004, variant="pca", order=1.0, step=8)
     said = texts(*(r for r in shares(8, 0.3, 0.7, 0.5) if r.variant != "pca"), close)
-    assert "about as much as pca (0.993 [0.990, 0.996] times)" in said
+    assert "0.993 [0.990, 0.996] times pca (within 5%)" in said
     assert "nothing beyond it" in said
     assert "nothing beyond it" not in texts(*shares(8, 0.3, 0.7, 0.5)), (
         "an interval that reaches past 5% decides nothing"
     )
 
 
-@pytest.mark.parametrize(("low", "word"), [(0.1, "is above"), (-0.1, "is not told apart from")])
+@pytest.mark.parametrize(
+    ("low", "word"), [(0.1, "is significantly above"), (-0.1, "is not significantly different from")]
+)
 def test_frequent_tokens_are_called_above_by_the_interval(low, word):
-    assert word in texts(cell("frequency_log_ratio", 0.3, low, 0.5, variant="semi_nmf", order=1.0, freq_bin="target"))
+    assert word in texts(
+        cell("frequency_log_ratio", 0.3, low, 0.5, variant="semi_nmf", detail="proxy", order=1.0, freq_bin="target")
+    )
 
 
 def test_the_last_step_is_the_last_that_was_measured_and_the_others_are_named():
-    missing = cell("unmeasured", 1.0, variant="too few sequences", step=9)
+    missing = cell("unmeasured", 1.0, detail="too few sequences", step=9)
     said = texts(*shares(8, 0.3, 0.7, 0.5), missing)
     assert "At step 8 the rank-4 proxy" in said
-    assert "Not measured everywhere at steps 9, first because: too few sequences." in said
+    assert "Some sites could not be measured at steps 9. First reason: too few sequences." in said
 
 
-def test_frequencies_hide_or_show_curvature_only_beyond_those_dealt_out_at_random():
+def test_frequencies_hide_or_show_curvature_only_beyond_those_permuted_at_random():
     records = []
     for place, (ratio, p_value) in enumerate(
         [(0.8, 0.001), (1.09, 0.001), (0.7, 0.03), (0.9, 0.001), (1.0, 0.5), (math.nan, None)]
     ):
         about = {"site": f"resid.{place}", "depth": float(place), "quantity": "activation"}
         records += [
-            cell(RATIO, ratio, ratio - 0.1, ratio + 0.1, variant="corpus alpha=1", **about),
-            *([] if p_value is None else [cell(RATIO + P_VALUE, p_value, variant="corpus alpha=1", **about)]),
-            cell(RATIO + DEALT, 0.98, 0.9, 1.1, variant="corpus alpha=1", **about),
+            cell(RATIO, ratio, ratio - 0.1, ratio + 0.1, variant="corpus", alpha=1.0, **about),
+            *([] if p_value is None else [cell(f"p_value/{RATIO}", p_value, variant="corpus", alpha=1.0, **about)]),
+            cell(f"null/{RATIO}", 0.98, 0.9, 1.1, variant="corpus", alpha=1.0, **about),
             cell(CORRELATION, -0.1, -0.2, -0.05, variant="corpus", **about),
-            cell(CORRELATION + DEALT, 0.0, -0.1, 0.1, variant="corpus", **about),
-            cell(CORRELATION + P_VALUE, 0.001, variant="corpus", **about),
+            cell(f"null/{CORRELATION}", 0.0, -0.1, 0.1, variant="corpus", **about),
+            cell(f"p_value/{CORRELATION}", 0.001, variant="corpus", **about),
             cell("resolved", 0.0, **about),
         ]
     said = texts(*records)
-    # 0.03 times two is no longer below 0.05, and 0.9 is within 0.1 of what dealt ones give.
-    assert "hide curvature at resid.0, show more of it at resid.1, and do no more than frequencies dealt out" in said
-    assert "at the other 3 (Holm-corrected); at 1 all may be flat. Frequency" in said
-    assert "at 6 of 6 sites. The planes stand out at 0" in said
+    # 0.03 times two is no longer below 0.05, and 0.9 is within 0.1 of what permuted ones give.
+    assert (
+        "hide curvature at resid.0, reveal more of it at resid.1, and do not differ significantly from randomly" in said
+    )
+    assert "at the other 3 sites (Holm-corrected); at 1 all patches may be flat. Frequency" in said
+    assert "at 6 of 6 sites. Tangent planes stand out from noise at 0 sites" in said
 
 
 def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
@@ -103,12 +112,12 @@ def test_runs_of_one_name_are_told_apart_by_their_paths(tmp_path):
     for run in runs:
         run.write("x", shares(8, 0.3, 0.7, 0.5))
     assert read_runs(runs)["run"].unique().sort().to_list() == [str(tmp_path / place / "run") for place in "ab"]
-    assert share_table(read_runs(runs)).height == 4
+    assert tabulate(SECTIONS, read_runs(runs))[0].frame.height == 4
     assert read_runs(runs[:1])["run"].unique().to_list() == ["run"]
 
 
 def test_records_without_shares_give_no_findings():
-    assert findings(as_frame("r", [Record(model="m", metric="loss", value=1.0)])) == []
+    assert find(SECTIONS, as_frame("r", [Record(model="m", metric="loss", value=1.0)])) == []
 
 
 @pytest.mark.parametrize(
@@ -122,7 +131,7 @@ def test_records_without_shares_give_no_findings():
     ],
 )
 def test_the_shape_of_a_profile_is_told(kind, says):
-    shape = cell("shape_of_anisotropy", 0.3, 0.2, 0.4, site="resid.1", variant=kind, quantity="activation")
+    shape = cell("shape/anisotropy", 0.3, 0.2, 0.4, site="resid.1", detail=kind, quantity="activation")
     assert says in texts(*profile_cells("anisotropy", [0.2, 0.5, 0.1]), shape)
 
 

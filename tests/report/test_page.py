@@ -7,19 +7,24 @@ import polars as pl
 import pytest
 
 from tangentlens import InputError
-from tangentlens.report.figures import FIGURES, draw_all, profile_over_depth, share_over_depth
+from tangentlens.report.contents import draw
 from tangentlens.report.page import write_report
+from tangentlens.report.sections.shares import share_over_depth
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
-from tangentlens.studies.profile import Profile, run_profile
-from tangentlens.studies.study import run_study
-from tangentlens.studies.visibility import VisibilityPlan, run_visibility
+from tangentlens.studies import SECTIONS
+from tangentlens.studies.demo import run_demo
+from tangentlens.studies.profile import Profile, profile_over_depth, run_profile
+from tangentlens.studies.visibility import run_visibility
+from tangentlens.studies.visibility.plan import VisibilityPlan
 from tiny import TINY, save_tiny
+
+FIGURES = [figure for section in SECTIONS for figure in section.figures]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return run_study(replace(TINY, steps=3), tmp_path_factory.mktemp("report") / "a-run", lambda *_: None)
+    return run_demo(replace(TINY, steps=3), tmp_path_factory.mktemp("report") / "a-run")
 
 
 @pytest.fixture(scope="module")
@@ -31,16 +36,16 @@ def profiled(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def visibility(tmp_path_factory):
-    return run_visibility(VisibilityPlan(anchors=16), tmp_path_factory.mktemp("visibility") / "run", lambda *_: None)
+    return run_visibility(VisibilityPlan(anchors=16), tmp_path_factory.mktemp("visibility") / "run")
 
 
 @pytest.fixture(scope="module")
 def page(run, profiled):
-    return write_report([run, profiled], run.path / "report.html").path
+    return write_report([run, profiled], run.path / "report.html", SECTIONS).path
 
 
 def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled, visibility):
-    figures = draw_all(pl.concat([run.records, profiled.records, visibility.records]))
+    figures = draw(SECTIONS, pl.concat([run.records, profiled.records, visibility.records]))
     assert len(figures) == len(FIGURES)
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
     assert all("interval" in figure.caption for figure in figures)
@@ -87,6 +92,7 @@ def test_names_from_outside_are_text_never_markup(run, tmp_path):
             quantity=quantity,
             metric=metric,
             variant=variant,
+            detail="proxy" if variant == "semi_nmf" else "",
             order=order,
             value=0.5,
             ci_low=0.4,
@@ -104,15 +110,15 @@ def test_names_from_outside_are_text_never_markup(run, tmp_path):
     ]
     evil_run = create_run(tmp_path / "r<b>", {"text": evil})
     evil_run.write("a", records)
-    page = write_report([evil_run, run], tmp_path / "evil.html").path
+    page = write_report([evil_run, run], tmp_path / "evil.html", SECTIONS).path
     assert "<img" not in page.read_text().replace(plotly_source(), "")
     dom = browse(page, tmp_path / "profile", "--dump-dom").stdout
     assert "<img" not in re.sub(r"<script.*?</script>", "", dom, flags=re.DOTALL)
 
 
 def test_several_runs_are_drawn_together(run, tmp_path):
-    other = run_study(replace(TINY, steps=2, seed=1), tmp_path / "b-run", lambda *_: None)
-    text = write_report([run, other], tmp_path / "both.html").path.read_text()
+    other = run_demo(replace(TINY, steps=2, seed=1), tmp_path / "b-run")
+    text = write_report([run, other], tmp_path / "both.html", SECTIONS).path.read_text()
     assert "a-run / decoder" in text
     assert "b-run / decoder" in text
 
@@ -120,13 +126,13 @@ def test_several_runs_are_drawn_together(run, tmp_path):
 def test_a_figure_without_its_data_skips_itself(tmp_path):
     run = create_run(tmp_path / "run", {})
     run.write("a", [Record(model="m", quantity="loss", metric="loss", value=1.0, step=s) for s in (0, 1)])
-    assert [figure.title for figure in draw_all(run.records)] == ["Training loss: m from 1.00 to 1.00"]
-    write_report([run], tmp_path / "loss.html")
+    assert [figure.title for figure in draw(SECTIONS, run.records)] == ["Training loss: m from 1.00 to 1.00"]
+    write_report([run], tmp_path / "loss.html", SECTIONS)
 
 
 def test_a_run_without_records_is_refused(tmp_path):
     with pytest.raises(InputError, match="nothing was measured yet"):
-        write_report([create_run(tmp_path / "run", {})], tmp_path / "x.html")
+        write_report([create_run(tmp_path / "run", {})], tmp_path / "x.html", SECTIONS)
 
 
 def test_error_bars_reach_from_the_lower_to_the_upper_end_of_the_interval(run):
@@ -141,16 +147,25 @@ def test_error_bars_reach_from_the_lower_to_the_upper_end_of_the_interval(run):
 def test_the_title_counts_sites_by_the_lower_end(tmp_path):
     about = {"model": "m", "quantity": "gradient", "metric": "share", "order": 1.0}
     records = [
-        Record(**about, site=f"resid.{i}", depth=i / 2, variant=variant, value=value, ci_low=low, ci_high=value)
+        Record(
+            **about,
+            site=f"resid.{i}",
+            depth=i / 2,
+            variant=variant,
+            detail=detail,
+            value=value,
+            ci_low=low,
+            ci_high=value,
+        )
         for i, low in enumerate((0.1, 0.2, 0.2))
-        for variant, value, low in (("semi_nmf", 0.3, low), ("random", 0.125, 0.125))
+        for variant, detail, value, low in (("semi_nmf", "proxy", 0.3, low), ("random", "", 0.125, 0.125))
     ]
     assert "at 2 of 3 sites" in share_over_depth(as_frame("r", records)).title
 
 
 def test_a_folder_is_not_a_report(run, tmp_path):
     with pytest.raises(InputError, match=r"must be a file, but .* is a folder"):
-        write_report([run], tmp_path)
+        write_report([run], tmp_path, SECTIONS)
 
 
 def test_a_models_name_is_escaped_in_the_figure_of_a_profile(profiled):

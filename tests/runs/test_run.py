@@ -139,7 +139,7 @@ from tangentlens.runs.records import Record
 run = create_run(sys.argv[1], {})
 try:
     for part in range(10_000):
-        run.write(str(part), [Record(model="m", step=part, value=float(i), seed=i) for i in range(500)])
+        run.write(str(part), [Record(model="m", metric="loss", step=part, value=float(i), seed=i) for i in range(500)])
 except InputError as error:
     assert "No space left on device" in str(error), error
     assert open_run(sys.argv[1]).records.height == 500 * part > 0

@@ -11,7 +11,7 @@ from tangentlens.models.load import load_language_model
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.records import KEY
 from tangentlens.studies.audit import AuditPlan, run_audit
-from tangentlens.studies.study import run_study
+from tangentlens.studies.demo import run_demo
 from tiny import TINY, save_tiny, tiny_batch, tiny_model
 
 SMALL = {"rank": 4, "tokens": 640, "length": 16}
@@ -23,7 +23,7 @@ def quiet(*_):
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    return run_study(TINY, tmp_path_factory.mktemp("audited") / "study", quiet)
+    return run_demo(TINY, tmp_path_factory.mktemp("audited") / "study", quiet)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_a_study_is_audited_beside_its_nulls_and_its_earlier_proxies(study, tmp_
     records = run.records
     assert not records.select(KEY).is_duplicated().any()
     assert set(records["step"]) == {TINY.steps}
-    assert {"share", "token_share", "log_ratio", "p_value", "audit"} <= set(records["metric"])
+    assert {"share", "token_share", "log_ratio", "p_value", "audit/verdict", "audit/charts"} <= set(records["metric"])
     losses = records.filter(metric="loss", model="decoder")
     assert set(losses["variant"]) == {"trained", "untrained", "shuffled labels"}
 
@@ -53,8 +53,8 @@ def test_it_goes_on_where_it_stopped(study, tmp_path):
     whole = run_audit(plan, tmp_path / "whole", quiet)
     stopped = tmp_path / "stopped"
 
-    def stop(model, doing, done, total):
-        if model == "encoder" and done == 1:
+    def stop(progress):
+        if progress.task == "encoder" and progress.done == 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -106,9 +106,9 @@ def test_a_missing_head_is_refused_or_trained_and_nothing_else_is(tmp_path):
     before = weight_hash(body)
     losses = []
 
-    def listen(model, doing, done, total):
-        if doing.startswith("head, loss"):
-            losses.append(float(doing.rsplit(" ", 1)[1]))
+    def listen(progress):
+        if progress.note.startswith("head, loss"):
+            losses.append(float(progress.note.rsplit(" ", 1)[1]))
 
     run = run_audit(AuditPlan(str(folder), fit_head=30, **SMALL), tmp_path / "fitted", listen)
     assert not (tmp_path / "refused").exists()
@@ -145,4 +145,4 @@ def test_what_cannot_be_audited_says_why(tmp_path, study):
     folder = save_tiny(tmp_path / "model")
     with pytest.raises(InputError, match="at least 4 windows of 16 tokens, but gives"):
         run_audit(AuditPlan(str(folder), text=str(short), **SMALL), tmp_path / "x", quiet)
-    assert open_run(study.path).records.filter(pl.col("metric") == "audit").is_empty()
+    assert open_run(study.path).records.filter(pl.col("metric").str.starts_with("audit")).is_empty()

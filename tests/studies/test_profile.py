@@ -1,4 +1,5 @@
 import math
+import re
 
 import polars as pl
 import pytest
@@ -10,9 +11,9 @@ from real_models import minilm, stories
 from tangentlens import InputError, anisotropy, intrinsic_dimension, mean_cosine
 from tangentlens.corpora.text import builtin_text
 from tangentlens.corpora.windows import Text, windows
-from tangentlens.lens.measures import profile_measures
+from tangentlens.geometry.measures import measure_all
 from tangentlens.models.small import small_model
-from tangentlens.studies.profile import Profile, Watcher, run_profile
+from tangentlens.studies.profile import Profile, run_profile
 from tiny import save_tiny
 
 SMALL = {"batches": 3, "batch_tokens": 128, "length": 16}
@@ -59,7 +60,7 @@ def test_numbers_are_those_of_the_same_batches_taken_by_hand(tiny, run):
             values = torch.tensor([measure(part) for part in parts], dtype=torch.float64)
             row = here.filter(metric=metric).row(0, named=True)
             assert row["value"] == pytest.approx(float(values.mean()), rel=1e-4)
-            sd = here.filter(metric=f"{metric}_sd")["value"][0]
+            sd = here.filter(metric=f"sd/{metric}")["value"][0]
             assert sd == pytest.approx(float(values.std()), rel=1e-3)
             reach = 4.302652729911275 * sd / math.sqrt(3)
             assert (row["ci_low"], row["ci_high"]) == pytest.approx((row["value"] - reach, row["value"] + reach))
@@ -74,12 +75,12 @@ def test_numbers_are_those_of_the_same_batches_taken_by_hand(tiny, run):
 
 def test_every_measure_is_there_at_every_site_with_a_shape(run):
     records = run.records
-    names = profile_measures(torch.randn(100, 8), torch.arange(100)).keys()
+    names = measure_all(torch.randn(100, 8), torch.arange(100)).keys()
     for name in names:
         metric, _, variant = name.partition(":")
         rows = records.filter(metric=metric, variant=variant)
         assert rows["site"].to_list() == ["resid.0", "resid.1", "resid.2", "resid.3"]
-        shape = records.filter(pl.col("metric") == f"shape_of_{metric}")
+        shape = records.filter(pl.col("metric") == f"shape/{metric}")
         assert shape.height >= 1
     assert run.manifest["models"]["tiny"]["kind"] == "decoder"
     assert len(run.manifest["models"]["tiny"]["weights_sha256"]) == 64
@@ -89,21 +90,21 @@ def test_stopping_anywhere_and_going_on_gives_the_same_numbers(tiny, tmp_path):
     profile = Profile(models=(tiny,), **SMALL)
     calls = 0
 
-    def stop_in_the_second_batch(model, done, total):
+    def stop_in_the_second_batch(progress):
         nonlocal calls
-        calls += 1
+        calls += progress.done > 0
         if calls == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_profile(profile, tmp_path / "run", Watcher(progress=stop_in_the_second_batch))
+        run_profile(profile, tmp_path / "run", stop_in_the_second_batch)
     again = []
-    stopped = run_profile(profile, tmp_path / "run", Watcher(progress=lambda model, done, total: again.append(done)))
-    assert again == [5, 6, 7, 8, 9, 10, 11, 12]
+    stopped = run_profile(profile, tmp_path / "run", lambda progress: again.append(progress.done))
+    assert again == [0, 5, 6, 7, 8, 9, 10, 11, 12]
     whole = run_profile(profile, tmp_path / "whole")
     assert stopped.records.drop("run").equals(whole.records.drop("run"))
     done = []
-    run_profile(profile, tmp_path / "run", Watcher(progress=lambda *told: done.append(told)))
+    run_profile(profile, tmp_path / "run", done.append)
     assert not done
 
 
@@ -115,7 +116,7 @@ def test_other_weights_are_not_mixed_in(tmp_path):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run_profile(profile, tmp_path / "run", Watcher(progress=stop))
+        run_profile(profile, tmp_path / "run", stop)
     small_model("decoder", 400, layers=3, width=32, length=64, mask=1, seed=1).save_pretrained(folder)
     with pytest.raises(InputError, match="tiny has other weights than when"):
         run_profile(profile, tmp_path / "run")
@@ -123,11 +124,9 @@ def test_other_weights_are_not_mixed_in(tmp_path):
 
 def test_time_and_memory_are_told_first(tiny, tmp_path):
     told = []
-    watcher = Watcher(lambda estimate: told.append(estimate), lambda *done: told.append(done))
-    run_profile(Profile(models=(tiny,), **SMALL), tmp_path / "run", watcher)
-    assert told[0].model == "tiny"
-    assert 0 < told[0].seconds < 600
-    assert told[0].bytes > 4 * 32 * 400
+    run_profile(Profile(models=(tiny,), **SMALL), tmp_path / "run", told.append)
+    assert told[0][:2] == ("tiny", 0)
+    assert re.fullmatch(r"about \d+ s, \d+\.\d GiB of memory", told[0].note)
     assert told[-1] == ("tiny", 12, 12)
 
 
@@ -172,7 +171,7 @@ def test_the_spread_over_batches_is_that_over_other_windows(tiny, tmp_path):
     for seed in range(8):
         run = run_profile(Profile(models=(tiny,), sites="resid.2", seed=seed, **SMALL), tmp_path / str(seed))
         means.append(run.records.filter(metric="mean_cosine")["value"][0])
-        sds.append(run.records.filter(metric="mean_cosine_sd")["value"][0])
+        sds.append(run.records.filter(metric="sd/mean_cosine")["value"][0])
     assert 0.4 < sum(sds) / 8 / math.sqrt(3) / float(torch.tensor(means).std()) < 2.5
 
 

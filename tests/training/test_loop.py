@@ -19,12 +19,12 @@ def go(path, recipe, stop_at=None, every=2):
     lens = Lens(model, "resid.1", rank=4, every=every, run=run, step=step, tokens_seen=seen)
     losses = {}
 
-    def progress(done, loss):
-        losses[done] = loss
-        if done == stop_at:
+    def watch(progress):
+        losses[progress.done] = progress.note
+        if progress.done == stop_at:
             raise Stop
 
-    train(model, tiny_batch, recipe, lens, checkpoint, progress)
+    train(model, tiny_batch, recipe, lens, checkpoint, watch)
     return model, losses
 
 

@@ -1,4 +1,4 @@
-"""Is the proxy really tangent? A page of checks that could say no."""
+"""Is the proxy really tangent? Falsifiable checks of that, and a verdict."""
 
 from __future__ import annotations
 
@@ -9,38 +9,51 @@ from typing import Any
 
 import polars as pl
 
-from tangentlens.alignment.audit_data import Audited, Check, Rows
+from tangentlens.alignment.audit_data import AuditData, Check
 from tangentlens.alignment.checks import CHECKS, VERDICTS, against, fitted_elsewhere
+from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.rows import TokenRows
+from tangentlens.alignment.tangent_result import TangentTest
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.proxies import DEFAULT, Fit
 
 
 @dataclass(frozen=True, eq=False)
 class Audit:
-    """The checks, and what they say of the gradients; `table` has every number with its interval, `repr` is the page.
+    """The result of an audit; its `repr` is a page with every check and the verdict.
 
-    `says` is 'tangent', 'normal', 'indifferent', 'variance' if tangent planes of other places do as well, or 'unknown'
-    if that cannot be told.
+    Attributes:
+        checks: The checks in order, each with its numbers and what they mean.
+        test: The tangent test of the same rows against every control; None if the rows do not allow it.
+        rank: The rank of the proxy.
+        dim: The width of the site.
+        n_tokens: The number of tokens, to fit and to test.
     """
 
     checks: tuple[Check, ...]
+    test: TangentTest | None
     rank: int
     dim: int
     n_tokens: int
 
     @property
     def says(self) -> str:
-        """The verdict, in a word."""
+        """The verdict in a word.
+
+        'tangent', 'normal' or 'indifferent'; 'variance' if the tangent planes of other places take as much; 'unknown'
+        if the data cannot decide.
+        """
         return next((check.says for check in self.checks if check.says is not None), "unknown")
 
     @property
     def table(self) -> pl.DataFrame:
-        """One row per check and number."""
+        """Every number of the audit with its interval: one row per check and number."""
         return pl.DataFrame(
             [
-                {"check": check.name, "quantity": name, **found.columns()}
+                {"check": check.name, "quantity": name, **estimate.columns()}
                 for check in self.checks
-                for name, found in check.estimates.items()
+                for name, estimate in check.estimates.items()
             ]
         )
 
@@ -61,21 +74,33 @@ def audit(
     others: Mapping[str, tuple[Any, Any, Any]] | None = None,
     proxies: Mapping[str, Subspace] | None = None,
     seed: int = 0,
+    tokens: Any = None,
+    targets: Any = None,
+    bins: FrequencyBins | None = None,
+    proxy: str | Fit = DEFAULT,
 ) -> Audit:
-    """Check in many ways whether gradients, and the proxy, are tangent to the activations.
+    """Check in several ways whether gradients, and the proxy, are tangent to the activations.
 
-    Half of the sequences fit everything, the gradients of the other half test it. A check that the rows do not allow
-    says so in its place.
+    Half of the sequences fit everything; the gradients of the other half test it. A check for which the rows do not
+    suffice is not done, and its place on the page says why.
 
     Args:
         activations: Rows `(n, d)` at one site.
-        gradients: Gradients of the loss by those activations, `(n, d)`.
+        gradients: Gradients of the loss with respect to those activations, `(n, d)`.
         sequences: The id of the sequence each row came from, `(n,)`.
         rank: Rank of the proxy.
-        dimension: Of the tangent planes; the intrinsic dimension of the activations if not given.
-        others: The same three of the same site elsewhere, by name: another step, an untrained network, shuffled labels.
+        dimension: Dimension of the tangent planes; by default the intrinsic dimension of the activations.
+        others: Activations, gradients and sequences of the same site elsewhere, by name, to compare with: another step,
+            an untrained network, shuffled labels.
         proxies: Subspaces fitted to this site elsewhere, such as at earlier steps.
-        seed: Of everything that is drawn.
+        seed: Seed of everything that is drawn.
+        tokens: Input token ids `(n,)`; with them the tangent test of the audit is binned by frequency.
+        targets: Target token ids `(n,)`, likewise.
+        bins: Frequency bins; by default they are made from the counts of `tokens` and `targets`.
+        proxy: The proxy: a name in `tangentlens.proxies.PROXIES`, or a function `(rows, rank, seed) -> Subspace`.
+
+    Returns:
+        The checks with every number, and the verdict `says`.
 
     >>> import torch
     >>> from tangentlens import manifolds
@@ -84,21 +109,21 @@ def audit(
     >>> audit(ball, outward, torch.arange(2000) // 20, rank=4).says
     'normal'
     """
-    fit, test = Rows.of(activations, gradients, sequences).halves()
+    fit, test = TokenRows.of(activations, gradients, sequences, tokens, targets).halves()
     dim = fit.activations.shape[1]
     if not 1 <= rank <= dim // 2:
         raise InputError(f"rank must be between 1 and {dim // 2}, half the width, but is {rank}; choose another")
     if dimension is not None and not 1 <= dimension < dim:
         raise InputError(f"dimension must be between 1 and {dim - 1}, below the width, but is {dimension}")
-    on = Audited(fit, test, rank, dimension, seed)
-    # Rows on which nothing can be tested are an error; those that one check does not allow are told in its place.
+    on = AuditData(fit, test, rank, dimension, seed, bins, proxy)
+    # Rows on which nothing can be tested are an error; a single check that they do not allow is left out.
     _ = on.proxy, on.totals
     checks = [_attempted(name, partial(check, on)) for name, check in CHECKS.items()]
     for name, rows in (others or {}).items():
-        checks.append(_attempted(f"against {name}", partial(against, on, name, Rows.of(*rows))))
+        checks.append(_attempted(f"against {name}", partial(against, on, name, TokenRows.of(*rows))))
     if proxies:
         checks.append(_attempted("fitted elsewhere", partial(fitted_elsewhere, on, proxies)))
-    return Audit(tuple(checks), on.proxy.rank, dim, len(fit.sequences) + len(test.sequences))
+    return Audit(tuple(checks), _tangent_test(on), on.proxy.rank, dim, len(fit.sequences) + len(test.sequences))
 
 
 def _attempted(name: str, check: Callable[[], Check]) -> Check:
@@ -106,3 +131,10 @@ def _attempted(name: str, check: Callable[[], Check]) -> Check:
         return check()
     except InputError as error:
         return Check(name, f"not done: {error}", "nothing can be said")
+
+
+def _tangent_test(on: AuditData) -> TangentTest | None:
+    try:
+        return on.tangent_test
+    except InputError:
+        return None

@@ -1,78 +1,44 @@
-"""What the audit looks at: rows that fit and rows that test, the proxy, anchors and their tangent planes."""
+"""What the checks of the audit share: rows to fit and rows to test, the proxy, anchors and their tangent planes."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tangentlens.alignment.tangent_test import as_ids, first_half
+from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.rows import TokenRows
+from tangentlens.alignment.tangent_result import TangentTest
+from tangentlens.alignment.tangent_test import proxy_test
 from tangentlens.errors import InputError
 from tangentlens.geometry.curvature.tangents import local_tangents
 from tangentlens.geometry.dimension.intrinsic import intrinsic_dimension
-from tangentlens.geometry.rows import as_rows, group_products
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.proxies import DEFAULT, Fit, named_proxy
 from tangentlens.proxies.principal import Principal
-from tangentlens.proxies.semi_nmf import semi_nmf
 from tangentlens.statistics.bootstrap import bootstrap_means
-from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.interval import Interval
-from tangentlens.statistics.jackknife import leave_one_out
 
 N_ANCHORS = 1024
-# Numbers in all tangent planes together, at most: a quarter of a GiB.
+# The number of entries of all tangent planes together, at most: a quarter of a GiB.
 _PLANE_NUMBERS = 2**25
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Activations, their gradients, and the sequences they came from."""
-
-    activations: Float[Tensor, "n d"]
-    gradients: Float[Tensor, "n d"]
-    sequences: Int[Tensor, "n"]
-
-    @classmethod
-    def of(cls, activations: Any, gradients: Any, sequences: Any) -> Rows:
-        """Checked: a gradient and a sequence for every row."""
-        rows, grads = as_rows(activations), as_rows(gradients)
-        ids = as_ids(sequences, "sequences", rows.device)
-        if rows.shape != grads.shape or ids.shape != rows.shape[:1]:
-            raise InputError(
-                f"activations, gradients and sequences must have a row for each token, but are {tuple(rows.shape)}, "
-                f"{tuple(grads.shape)} and {tuple(ids.shape)}"
-            )
-        return cls(rows, grads, ids)
-
-    def halves(self) -> tuple[Rows, Rows]:
-        """The first half of the sequences, to fit; the second, to test."""
-        fit = first_half(self.sequences)
-        first, second = (
-            Rows(self.activations[chosen], self.gradients[chosen], self.sequences[chosen]) for chosen in (fit, ~fit)
-        )
-        return first, second
-
-    def totals(self, n_groups: int = 16) -> Float[Tensor, "g_plus_1 d d"]:
-        """Second moments of the gradients, of all and without each group of sequences that has any."""
-        groups = sequence_groups(self.sequences, n_groups)
-        parts = group_products(self.gradients, groups, int(groups.max()) + 1)
-        parts = parts[parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0]
-        if len(parts) < 2:
-            raise InputError(
-                "the gradients of at least 2 groups of test sequences must not be zero, but fewer are; check that this "
-                "site is in the loss, or pass more sequences"
-            )
-        return leave_one_out(parts)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check: what was found, what it means for the claim, its numbers, and its word in the verdict, if any."""
+    """The result of one check.
+
+    Attributes:
+        name: The name of the check.
+        found: What was measured, in words.
+        means: What that means for the question whether the proxy is tangent.
+        estimates: Every number of the check with its interval, by name.
+        says: The word that this check contributes to the verdict; None if it does not decide.
+    """
 
     name: str
     found: str
@@ -82,29 +48,43 @@ class Check:
 
 
 @dataclass(frozen=True, eq=False)
-class Audited:
-    """What the checks look at; everything is fitted to `fit` and tested on the gradients of `test`."""
+class AuditData:
+    """What all checks look at; everything is fitted to `fit` and tested on the gradients of `test`."""
 
-    fit: Rows
-    test: Rows
+    fit: TokenRows
+    test: TokenRows
     rank: int
     dimension: int | None
     seed: int
+    bins: FrequencyBins | None = None
+    how: str | Fit = DEFAULT
 
     @cached_property
     def principal(self) -> Principal:
         """The activations that fit, with their eigendecomposition."""
         return Principal.of(self.fit.activations)
 
+    def fitted(
+        self, to: Float[Tensor, "n d"] | Principal, rank: int | None = None, seed: int | None = None
+    ) -> Subspace:
+        """Return the proxy of other rows, of another rank or with another seed."""
+        _, fit = named_proxy(self.how)
+        return fit(to, self.rank if rank is None else rank, self.seed if seed is None else seed)
+
     @cached_property
     def proxy(self) -> Subspace:
         """The tangent proxy."""
-        return semi_nmf(self.principal, self.rank, self.seed)
+        return self.fitted(self.principal)
+
+    @cached_property
+    def tangent_test(self) -> TangentTest:
+        """The tangent test of the same rows against every control."""
+        return proxy_test(self.principal, self.test, self.rank, bins=self.bins, seed=self.seed, proxy=self.how)
 
     @cached_property
     def totals(self) -> Float[Tensor, "g_plus_1 d d"]:
-        """Second moments of the gradients that test."""
-        return self.test.totals()
+        """Second moments of the gradients that test, of all sequences and without each group."""
+        return self.test.second_moments()
 
     @cached_property
     def anchors(self) -> Int[Tensor, "a"]:

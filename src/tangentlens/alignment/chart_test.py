@@ -9,15 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tangentlens.alignment.share import replicate_shares
+from tangentlens.alignment.share import BINNED_ORDERS, replicate_shares
 from tangentlens.errors import InputError
 from tangentlens.geometry.rows import group_products
 from tangentlens.proxies.charts import Charts
 from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.jackknife import jackknife, leave_one_out, log_share, share_jackknife
-
-ORDERS = (1.0, 2.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +76,7 @@ def chart_test(
     planes = {name: charts.planes[int(name)] for name in parts}
     found: list[tuple[Tensor, Tensor]] = []
     for name in planes if len(planes) > 1 else ():
-        shares = replicate_shares(leave_one_out(parts[name]), planes, ORDERS)
+        shares = replicate_shares(leave_one_out(parts[name]), planes, BINNED_ORDERS)
         others = torch.stack([share for other, share in shares.items() if other != name]).mean(dim=0)
         found.append((shares[name], others))
     if not found:
@@ -91,8 +89,8 @@ def chart_test(
     return ChartTest(
         rank=plane.rank,
         dim=plane.dim,
-        own=dict(zip(ORDERS, own.mean(dim=0).unbind(dim=1), strict=True)),
-        swapped=dict(zip(ORDERS, swapped.mean(dim=0).unbind(dim=1), strict=True)),
+        own=dict(zip(BINNED_ORDERS, own.mean(dim=0).unbind(dim=1), strict=True)),
+        swapped=dict(zip(BINNED_ORDERS, swapped.mean(dim=0).unbind(dim=1), strict=True)),
         wins=int((own[:, 0, 0] > swapped[:, 0, 0]).sum()),
         n_charts=len(found),
     )

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tangentlens.alignment.audit_data import Audited, Check, Rows
+from tangentlens.alignment.audit_data import AuditData, Check
 from tangentlens.alignment.chance import Chance
 from tangentlens.alignment.chart_test import chart_test
+from tangentlens.alignment.rows import TokenRows
 from tangentlens.alignment.share import replicate_shares
-from tangentlens.alignment.tangent_result import PROXY, Cell
-from tangentlens.alignment.tangent_test import tangent_test
+from tangentlens.alignment.tangent_result import Cell
 from tangentlens.errors import InputError
 from tangentlens.geometry.curvature.local_geometry import local_geometry
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.charts import charts
 from tangentlens.proxies.pca import pca
 from tangentlens.proxies.random import random
-from tangentlens.proxies.semi_nmf import SemiNMF, semi_nmf
+from tangentlens.proxies.semi_nmf import SemiNMF
 from tangentlens.proxies.tail import tail
 from tangentlens.statistics.bootstrap import bootstrap_interval
 from tangentlens.statistics.interval import Interval
@@ -50,7 +51,7 @@ VERDICTS = {
 }
 
 
-def in_tangent_planes(on: Audited) -> Check:
+def in_tangent_planes(on: AuditData) -> Check:
     """Gradients of single tokens in the tangent plane of their own place, beside planes of other places."""
     planes, gradients = on.planes, normalize(on.test.gradients[on.anchors].double(), dim=1, eps=1e-300)
     own = torch.einsum("ad,adm->am", gradients, planes).square().sum(dim=1)
@@ -100,7 +101,7 @@ def _judge(sure: Interval, sure_of_place: Interval, likely: Interval, p_value: f
     return "indifferent" if likely.ci_low > -ALIKE and likely.ci_high < ALIKE else "unknown"
 
 
-def proxy_and_tangents(on: Audited) -> Check:
+def proxy_and_tangents(on: AuditData) -> Check:
     """How much of the tangent planes, and of the normals, the proxy holds."""
     rank, (d, m) = on.proxy.rank, on.planes.shape[1:]
     if m == d:
@@ -123,7 +124,7 @@ def proxy_and_tangents(on: Audited) -> Check:
     )
 
 
-def curvature_along_the_proxy(on: Audited) -> Check:
+def curvature_along_the_proxy(on: AuditData) -> Check:
     """How much the activations bend along the proxy, beside directions of high and of low variance, and random ones."""
     rank = on.proxy.rank
     found = local_geometry(on.fit.activations, N_CURVED, dimension=on.dimension, seed=on.seed)
@@ -151,7 +152,7 @@ def curvature_along_the_proxy(on: Audited) -> Check:
     )
 
 
-def own_and_swapped_charts(on: Audited) -> Check:
+def own_and_swapped_charts(on: AuditData) -> Check:
     """Own chart against other charts, and the same after gradients were dealt to other tokens."""
     found = charts(on.principal, N_CHARTS, max(on.rank // 2, 1), on.seed)
     dealt = torch.randperm(len(on.test.sequences), generator=on.generator()).to(on.test.sequences.device)
@@ -173,15 +174,9 @@ def own_and_swapped_charts(on: Audited) -> Check:
     )
 
 
-def against_controls(on: Audited) -> Check:
+def against_controls(on: AuditData) -> Check:
     """The tangent test against every control."""
-    test = tangent_test(
-        torch.cat([on.fit.activations, on.test.activations]),
-        torch.cat([on.fit.gradients, on.test.gradients]),
-        torch.cat([on.fit.sequences, on.test.sequences]),
-        rank=on.rank,
-        seed=on.seed,
-    )
+    test = on.tangent_test
     ratios = {control: test.log_ratio(control) for control in test.variants[1:]}
     p_values = {name: test.p_values.get(Cell(name, 1.0, "all")) for name in ratios}
     beaten = [name for name, ratio in ratios.items() if ratio.ci_low > 0 and (p_values[name] or 0.0) < 0.05]
@@ -195,11 +190,11 @@ def against_controls(on: Audited) -> Check:
     )
 
 
-def stability(on: Audited) -> Check:
+def stability(on: AuditData) -> Check:
     """The proxy of other seeds and of resampled sequences."""
     refits = {
-        "seeds": [semi_nmf(on.principal, on.rank, on.seed + number) for number in range(1, N_REFITS + 1)],
-        "resampled sequences": [semi_nmf(_resampled(on, number), on.rank, on.seed) for number in range(N_REFITS)],
+        "seeds": [on.fitted(on.principal, seed=on.seed + number) for number in range(1, N_REFITS + 1)],
+        "resampled sequences": [on.fitted(_resampled(on, number)) for number in range(N_REFITS)],
     }
     estimates = {}
     for over, subspaces in refits.items():
@@ -216,7 +211,7 @@ def stability(on: Audited) -> Check:
     )
 
 
-def _resampled(on: Audited, number: int) -> Float[Tensor, "n d"]:
+def _resampled(on: AuditData, number: int) -> Float[Tensor, "n d"]:
     """The activations of as many sequences as there are, drawn with replacement."""
     names, index = on.fit.sequences.unique(return_inverse=True)
     drawn = torch.randint(0, len(names), (len(names),), generator=on.generator(number)).tolist()
@@ -227,15 +222,15 @@ def _range(values: list[float], over: str) -> Interval:
     return Interval(sum(values) / len(values), min(values), max(values), over)
 
 
-def rank_sweep(on: Audited) -> Check:
+def rank_sweep(on: AuditData) -> Check:
     """Share over chance at ranks from 2 to half the width, and over pca."""
     d = on.proxy.dim
     ranks = [2**power for power in range(1, 13) if 2**power <= min(d // 2, len(on.fit.sequences))]
     enrichment, to_pca = {}, {}
     for rank in ranks:
-        proxy = semi_nmf(on.principal, rank, on.seed)
-        shares = replicate_shares(on.totals, {PROXY: proxy, "pca": pca(on.principal, proxy.rank)}, (1.0,))
-        enrichment[rank] = jackknife(log_share(shares[PROXY][:, 0]) - math.log(proxy.rank / d)).exp()
+        proxy = on.fitted(on.principal, rank)
+        shares = replicate_shares(on.totals, {"proxy": proxy, "pca": pca(on.principal, proxy.rank)}, (1.0,))
+        enrichment[rank] = jackknife(log_share(shares["proxy"][:, 0]) - math.log(proxy.rank / d)).exp()
         to_pca[rank] = _ratio(*shares.values())
     above = [str(rank) for rank in ranks if enrichment[rank].ci_low > 1]
     beaten = [str(rank) for rank in ranks if to_pca[rank].ci_low > 0]
@@ -248,10 +243,10 @@ def rank_sweep(on: Audited) -> Check:
     )
 
 
-def centred_or_raw(on: Audited) -> Check:
+def centred_or_raw(on: AuditData) -> Check:
     """The proxy of rows around their mean, beside that of rows as they are."""
     raw = SemiNMF(on.rank, center=False, seed=on.seed).fit(on.fit.activations).subspace()
-    shares = replicate_shares(on.totals, {PROXY: on.proxy, "raw": raw}, (1.0,))
+    shares = replicate_shares(on.totals, {"proxy": on.proxy, "raw": raw}, (1.0,))
     ratio, share = _ratio(*shares.values()), share_jackknife(shares["raw"][:, 0])
     word = "more" if ratio.ci_low > 0 else "less" if ratio.ci_high < 0 else "as much, as far as can be told,"
     return Check(
@@ -263,13 +258,13 @@ def centred_or_raw(on: Audited) -> Check:
     )
 
 
-def random_signs(on: Audited) -> Check:
+def random_signs(on: AuditData) -> Check:
     """Signs per token leave every second moment as it is, and so every share."""
     signs = torch.randint(0, 2, (len(on.test.sequences), 1), generator=on.generator()).mul(2).sub(1)
-    flipped = Rows(on.test.activations, on.test.gradients * signs.to(on.test.gradients), on.test.sequences)
+    flipped = replace(on.test, gradients=on.test.gradients * signs.to(on.test.gradients))
     before, after = (
-        float(replicate_shares(totals[:1], {PROXY: on.proxy}, (1.0,))[PROXY][0, 0])
-        for totals in (on.totals, flipped.totals())
+        float(replicate_shares(totals[:1], {"proxy": on.proxy}, (1.0,))["proxy"][0, 0])
+        for totals in (on.totals, flipped.second_moments())
     )
     return Check(
         "random signs",
@@ -278,14 +273,14 @@ def random_signs(on: Audited) -> Check:
     )
 
 
-def against(on: Audited, name: str, rows: Rows) -> Check:
+def against(on: AuditData, name: str, rows: TokenRows) -> Check:
     """The same site elsewhere: what its proxy takes there, and what each proxy takes of the other's gradients."""
     fit, test = rows.halves()
     if fit.activations.shape[1] != on.proxy.dim:
         raise InputError(f"rows of {name} must have width {on.proxy.dim}, but have {fit.activations.shape[1]}")
-    theirs = semi_nmf(fit.activations, on.rank, on.seed)
+    theirs = on.fitted(fit.activations)
     pair = {"this proxy": on.proxy, f"that of {name}": theirs}
-    here, there = (replicate_shares(totals, pair, (1.0,)) for totals in (on.totals, test.totals()))
+    here, there = (replicate_shares(totals, pair, (1.0,)) for totals in (on.totals, test.second_moments()))
     estimates = {
         f"{whose} on {gradients}": share_jackknife(shares[whose][:, 0])
         for gradients, shares in (("these gradients", here), (f"those of {name}", there))
@@ -310,16 +305,16 @@ def against(on: Audited, name: str, rows: Rows) -> Check:
     )
 
 
-def fitted_elsewhere(on: Audited, proxies: Mapping[str, Subspace]) -> Check:
+def fitted_elsewhere(on: AuditData, proxies: Mapping[str, Subspace]) -> Check:
     """What proxies of other steps take of these gradients."""
-    shares = replicate_shares(on.totals, {**proxies, PROXY: on.proxy}, (1.0,))
+    shares = replicate_shares(on.totals, {**proxies, "proxy": on.proxy}, (1.0,))
     estimates = {f"share of {name}": share_jackknife(shares[name][:, 0]) for name in proxies}
     chance = {name: proxy.rank / proxy.dim for name, proxy in proxies.items()}
     ahead = [name for name in proxies if estimates[f"share of {name}"].ci_low > chance[name]]
     return Check(
         "fitted elsewhere",
         "; ".join(f"{name} takes {estimates[f'share of {name}']}" for name in proxies)
-        + f"; its own {share_jackknife(shares[PROXY][:, 0])} (chance {on.proxy.rank / on.proxy.dim:.3g})",
+        + f"; its own {share_jackknife(shares['proxy'][:, 0])} (chance {on.proxy.rank / on.proxy.dim:.3g})",
         f"above chance already: {', '.join(ahead)}" if ahead else "none of them is above chance on these gradients",
         estimates,
     )
@@ -331,7 +326,7 @@ def _ratio(one: Float[Tensor, "replicates orders"], other: Float[Tensor, "replic
 
 
 # A new check is a function above and a line here.
-CHECKS: dict[str, Callable[[Audited], Check]] = {
+CHECKS: dict[str, Callable[[AuditData], Check]] = {
     "local tangents": in_tangent_planes,
     "proxy and tangents": proxy_and_tangents,
     "curvature": curvature_along_the_proxy,

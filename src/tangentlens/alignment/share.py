@@ -13,6 +13,11 @@ from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
 
+# The orders that are reported, and what each is the share of.
+ORDERS = {1.0: "energy", 2.0: "anisotropy", math.inf: "leading direction"}
+# Frequency bins and charts have few tokens each, and no reliable leading direction.
+BINNED_ORDERS = (1.0, 2.0)
+
 
 def share(gradients: Any, q: Subspace, order: float = 1) -> float:
     """sum_k lambda_k^order |Q^T v_k|^2 / sum_k lambda_k^order over the second moment of the gradients.

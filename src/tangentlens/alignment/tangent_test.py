@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,22 +12,22 @@ from torch import Tensor
 
 from tangentlens.alignment.chance import Chance, chance_beside
 from tangentlens.alignment.frequency import N_BINS, FrequencyBins
-from tangentlens.alignment.share import replicate_shares
-from tangentlens.alignment.tangent_result import PROXY, Cell, TangentTest, TokenCell
+from tangentlens.alignment.rows import TokenRows, no_gradients
+from tangentlens.alignment.share import BINNED_ORDERS, ORDERS, replicate_shares
+from tangentlens.alignment.tangent_result import Cell, TangentTest, TokenCell
 from tangentlens.errors import InputError
 from tangentlens.geometry.leading import NEAR, leading_vectors
-from tangentlens.geometry.rows import as_numbers, as_rows, group_products
+from tangentlens.geometry.rows import as_rows, group_products
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.proxies import DRAWN, PROXIES
+from tangentlens.proxies import DEFAULT, PROXIES, Fit, named_proxy
 from tangentlens.proxies.principal import Principal
 from tangentlens.statistics.bootstrap import bootstrap_means
 from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.jackknife import leave_one_out
 
-CONTROLS = ("normal", "random", "pca", "covariance", "tail", "kmeans", "ica", "shuffled")
-ORDERS = (1.0, 2.0, math.inf)
-# Frequency bins have few tokens each, and no leading direction to speak of.
-BINNED_ORDERS = (1.0, 2.0)
+# Controls whose mean share is known in closed form, with what they are; the others are rivals of the proxy.
+CLOSED_FORM = {"normal": "random, orthogonal to the proxy", "random": "random: chance, r/d"}
+CONTROLS = (*CLOSED_FORM, *(name for name in PROXIES if name != DEFAULT))
 # How often a control that is drawn is drawn; its share is the mean.
 N_DRAWS = 8
 
@@ -40,29 +40,37 @@ def tangent_test(
     targets: Any = None,
     rank: int = 16,
     controls: Sequence[str] = CONTROLS,
-    orders: Sequence[float] = ORDERS,
+    orders: Sequence[float] = tuple(ORDERS),
     bins: FrequencyBins | None = None,
     fit_on: Any = None,
     n_groups: int = 16,
     seed: int = 0,
+    proxy: str | Fit = DEFAULT,
 ) -> TangentTest:
-    """Fit the proxy on the first half of the sequences and test it on the gradients of the second half.
+    """Fit a proxy to the activations of some sequences and test it on the gradients of other sequences.
 
-    Or fit it on other rows, and test it on the gradients of all.
+    By default the first half of the sequences fits the proxy and its controls, and the gradients of the second half
+    test them. With `fit_on`, the proxy is fitted to those rows and tested on the gradients of all sequences.
 
     Args:
         activations: Rows `(n, d)` at one site.
-        gradients: Gradients of the loss by those activations, `(n, d)`.
+        gradients: Gradients of the loss with respect to those activations, `(n, d)`.
         sequences: The id of the sequence each row came from, `(n,)`.
-        tokens: Input token ids `(n,)`, to bin by.
-        targets: Target token ids `(n,)`, to bin by; a negative id is 'no target'.
-        rank: Number of concepts. If they depend on each other the proxy's rank is lower, and the controls' with it.
-        controls: Which of `CONTROLS`; docs/concepts.md says what each excludes.
-        orders: Of the shares; frequency bins have those of order 1 and 2 only.
-        bins: Frequency bins; by default from the counts of `tokens` (or `targets`) themselves.
+        tokens: Input token ids `(n,)`, to bin by frequency.
+        targets: Target token ids `(n,)`, to bin by frequency; a negative id means 'no target'.
+        rank: Number of concepts. If concepts are linearly dependent, the proxy's rank, and with it that of the
+            controls, is lower.
+        controls: Which of `CONTROLS` to compare with; docs/measures/alignment.md says what each of them excludes.
+        orders: Orders of the shares: 1, 2 and `math.inf`. Frequency bins have orders 1 and 2 only.
+        bins: Frequency bins; by default they are made from the counts of `tokens` (or `targets`) themselves.
         fit_on: Activations `(m, d)` of other sequences at the same site, to fit the proxy and its controls on.
-        n_groups: Groups of sequences for the jackknife.
-        seed: Of everything that is drawn.
+        n_groups: Number of groups of sequences for the jackknife.
+        seed: Seed of everything that is drawn.
+        proxy: The proxy to test: a name in `tangentlens.proxies.PROXIES`, or a function
+            `(rows, rank, seed) -> Subspace`.
+
+    Returns:
+        Shares of the proxy and of every control, with intervals, ratios and p-values.
 
     >>> make = torch.Generator().manual_seed(0)
     >>> rows, sequences = torch.randn(800, 12, generator=make), torch.arange(800) // 20
@@ -70,54 +78,60 @@ def tangent_test(
     >>> tangent_test(rows, rows.sin(), sequences, rank=3, controls=["normal"]).log_ratio("normal").exp()
     1.16 [1.11, 1.22]
     """
-    rows, grads = as_rows(activations), as_rows(gradients)
-    ids = as_ids(sequences, "sequences", rows.device)
-    kinds = {"input": tokens, "target": targets}
-    binned = {kind: as_ids(of, kind, rows.device) for kind, of in kinds.items() if of is not None}
-    _check(rows, grads, {"sequences": ids, **binned}, rank, controls, orders, n_groups)
+    rows = TokenRows.of(activations, gradients, sequences, tokens, targets)
     if fit_on is None:
-        fit = first_half(ids)
-        fitted, grads, ids = rows[fit], grads[~fit], ids[~fit]
-        binned = {kind: of[~fit] for kind, of in binned.items()}
+        fit, test = rows.halves()
+        fitted = fit.activations
     else:
-        fitted = as_rows(fit_on).to(rows.device)
-        _check_width(fitted, rows)
-    subspaces, drawn = _fitted(fitted, rank, controls, seed)
-    tested = _Tested(subspaces, drawn, controls, orders)
-    groups = sequence_groups(ids, n_groups)
-    tokenwise = _token_shares(grads, tested)
-    for freq_bin, chosen in _selections(binned, bins, len(groups), ids.device):
-        parts = group_products(grads[chosen], groups[chosen], int(groups.max()) + 1)
-        tested.add_bin(freq_bin, parts, tokenwise[chosen], ids[chosen], seed)
-    if not tested.shares:
+        fitted, test = as_rows(fit_on).to(rows.activations.device), rows
+    return proxy_test(fitted, test, rank, controls, orders, bins, n_groups, seed, proxy)
+
+
+def proxy_test(
+    fit_on: Float[Tensor, "m d"] | Principal,
+    rows: TokenRows,
+    rank: int,
+    controls: Sequence[str] = CONTROLS,
+    orders: Sequence[float] = tuple(ORDERS),
+    bins: FrequencyBins | None = None,
+    n_groups: int = 16,
+    seed: int = 0,
+    proxy: str | Fit = DEFAULT,
+) -> TangentTest:
+    """Return the tangent test of a proxy fitted to `fit_on` on the gradients of `rows`, which were checked before."""
+    name, fit = named_proxy(proxy)
+    _check(rows, rank, controls, orders, n_groups)
+    principal = Principal.of(fit_on)
+    if principal.dim != rows.activations.shape[1]:
         raise InputError(
-            "the gradients of at least 2 groups of test sequences must not be zero, but fewer are; "
-            "check that this site is in the loss, or pass more sequences"
+            f"fit_on must have {rows.activations.shape[1]} features, as the activations have, but has {principal.dim}; "
+            "use the same site"
         )
+    # A comparison of the proxy with itself says nothing.
+    controls = [control for control in controls if control != name]
+    subspaces, drawn = _fitted(principal, name, fit, rank, controls, seed)
+    tested = _Tested(name, subspaces, drawn, controls, orders)
+    groups = sequence_groups(rows.sequences, n_groups)
+    tokenwise = _token_shares(rows.gradients, tested)
+    for freq_bin, chosen in _selections(rows, bins):
+        parts = group_products(rows.gradients[chosen], groups[chosen], int(groups.max()) + 1)
+        tested.add_bin(freq_bin, parts, tokenwise[chosen], rows.sequences[chosen], seed)
+    if not tested.shares:
+        raise no_gradients()
     return tested.result(bins.n_bins if bins else N_BINS)
 
 
-def _check(
-    rows: Tensor,
-    grads: Tensor,
-    labels: Mapping[str, Tensor],
-    rank: int,
-    controls: Sequence[str],
-    orders: Sequence[float],
-    n_groups: int,
-) -> None:
-    n, d = rows.shape
-    for name, x, shape in [("gradients", grads, (n, d)), *((name, x, (n,)) for name, x in labels.items())]:
-        if x.shape != shape:
-            raise InputError(f"{name} must be {shape}, a row for each activation, but came as {tuple(x.shape)}")
+def _check(rows: TokenRows, rank: int, controls: Sequence[str], orders: Sequence[float], n_groups: int) -> None:
+    d = rows.activations.shape[1]
     if n_groups < 2:
         raise InputError(f"n_groups must be at least 2, for an interval over groups of sequences, but is {n_groups}")
-    unknown = set(controls) - set(CONTROLS)
+    known = (*CLOSED_FORM, *PROXIES)
+    unknown = set(controls) - set(known)
     if unknown:
-        raise InputError(f"controls must be among {', '.join(CONTROLS)}, but {', '.join(sorted(unknown))} came")
+        raise InputError(f"controls must be among {', '.join(known)}, but {', '.join(sorted(unknown))} came")
     if not orders or not set(orders) <= set(ORDERS):
-        raise InputError(f"orders must be some of {ORDERS}, but {tuple(orders)} came")
-    # The normal control must find room for its rank beside the proxy's.
+        raise InputError(f"orders must be some of {tuple(ORDERS)}, but {tuple(orders)} came")
+    # The normal control needs as many dimensions beside the proxy as the proxy has.
     most = d // 2 if "normal" in controls else d - 1
     if not 1 <= rank <= most:
         raise InputError(
@@ -125,36 +139,10 @@ def _check(
         )
 
 
-def _check_width(fitted: Tensor, rows: Tensor) -> None:
-    if fitted.shape[1] != rows.shape[1]:
-        raise InputError(
-            f"fit_on must have {rows.shape[1]} features, as the activations have, but has {fitted.shape[1]}; use the "
-            "same site"
-        )
-
-
-def as_ids(x: Any, name: str, device: torch.device) -> Int[Tensor, "n"]:
-    """Whole numbers, one for each row."""
-    ids = as_numbers(name, x).to(device)
-    if ids.is_floating_point() or ids.dtype == torch.bool:
-        raise InputError(f"{name} must be whole numbers, one for each row, but are {ids.dtype}")
-    return ids.long()
-
-
-def first_half(sequences: Int[Tensor, "n"]) -> Bool[Tensor, "n"]:
-    """Which rows belong to the first half of the sequences, by id: they fit, the others test."""
-    _, index = sequences.unique(return_inverse=True)
-    count = int(index.max()) + 1 if len(index) else 0
-    if count < 4:
-        raise InputError(f"at least 4 sequences are needed, 2 to fit and 2 to test, but {count} came; pass more")
-    return index < count // 2
-
-
-def _selections(
-    binned: Mapping[str, Int[Tensor, "n"]], bins: FrequencyBins | None, n: int, device: torch.device
-) -> Iterator[tuple[str, Bool[Tensor, "n"]]]:
-    yield "all", torch.ones(n, dtype=torch.bool, device=device)
-    for kind, ids in binned.items():
+def _selections(rows: TokenRows, bins: FrequencyBins | None) -> Iterator[tuple[str, Bool[Tensor, "n"]]]:
+    """Yield which rows count: all of them, then those of each frequency bin, by input and by target token."""
+    yield "all", torch.ones_like(rows.sequences).bool()
+    for kind, ids in (("input", rows.tokens), ("target", rows.targets)):
         if not (ids >= 0).any():
             continue
         used, known = bins, ids
@@ -168,23 +156,24 @@ def _selections(
 
 
 def _fitted(
-    rows: Float[Tensor, "n d"], rank: int, controls: Sequence[str], seed: int
+    principal: Principal, proxy: str, fit: Fit, rank: int, controls: Sequence[str], seed: int
 ) -> tuple[dict[str, Subspace], dict[str, str]]:
-    """The proxy and its fitted and drawn controls by name, and which control each draw is of."""
-    principal = Principal.of(rows)
-    proxy = PROXIES[PROXY](principal, rank, seed)
-    found, drawn = {PROXY: proxy}, {}
+    """Return the proxy and its fitted and drawn controls by name, and which control each draw belongs to."""
+    subspaces, drawn = {proxy: fit(principal, rank, seed)}, {}
+    rank = subspaces[proxy].rank
     for name in controls:
-        if name in PROXIES:
-            found[name] = PROXIES[name](principal, proxy.rank, seed)
-        for number in range(N_DRAWS if name in DRAWN else 0):
-            found[f"{name} {number}"] = DRAWN[name](principal, proxy.rank, seed + number)
-            drawn[f"{name} {number}"] = name
-    return found, drawn
+        rival = PROXIES.get(name)
+        if rival is not None and not rival.drawn:
+            subspaces[name] = rival.fit(principal, rank, seed)
+        elif rival is not None:
+            for number in range(N_DRAWS):
+                subspaces[f"{name} {number}"] = rival.fit(principal, rank, seed + number)
+                drawn[f"{name} {number}"] = name
+    return subspaces, drawn
 
 
 def _token_shares(grads: Float[Tensor, "n d"], tested: _Tested) -> Float[Tensor, "n variants"]:
-    """|Q'g|^2 / |g|^2 of every token and fitted subspace; NaN where the gradient is zero."""
+    """Return |Q'g|^2 / |g|^2 of every token and fitted subspace; NaN where the gradient is zero."""
     unit = grads / grads.abs().amax(dim=1, keepdim=True)
     bases = torch.cat([q.basis for q in tested.subspaces.values()], dim=1).to(grads)
     inside = (unit @ bases).square().split([q.rank for q in tested.subspaces.values()], dim=1)
@@ -192,16 +181,22 @@ def _token_shares(grads: Float[Tensor, "n d"], tested: _Tested) -> Float[Tensor,
 
 
 class _Tested:
-    """What a `TangentTest` is made of, bin by bin."""
+    """Collects what a `TangentTest` is made of, one frequency bin after the other."""
 
     def __init__(
-        self, subspaces: dict[str, Subspace], drawn: dict[str, str], controls: Sequence[str], orders: Sequence[float]
+        self,
+        name: str,
+        subspaces: dict[str, Subspace],
+        drawn: dict[str, str],
+        controls: Sequence[str],
+        orders: Sequence[float],
     ) -> None:
+        self.name = name
         self.orders = orders
         self.subspaces = subspaces
         self.drawn = drawn
         self.controls = controls
-        self.proxy = subspaces[PROXY]
+        self.proxy = subspaces[name]
         self.shares: dict[Cell, Tensor] = {}
         self.token_shares: dict[TokenCell, Tensor] = {}
         self.chances: dict[Cell, Chance] = {}
@@ -227,23 +222,23 @@ class _Tested:
         near = leading_vectors(totals[0], min(NEAR, self.proxy.dim)) if math.inf in orders else None
         replicates = torch.stack(list(replicate_shares(totals, self.subspaces, orders, near).values()), dim=1)
         for number, order in enumerate(orders):
-            for variant, found in self._by_variant(replicates[:, :, number]).items():
-                self.shares[Cell(variant, order, freq_bin)] = found
+            for variant, shares in self._by_variant(replicates[:, :, number]).items():
+                self.shares[Cell(variant, order, freq_bin)] = shares
             self._add_chance(totals[0], order, freq_bin)
             self._add_draws(replicates[0, :, number], order, freq_bin)
         self._add_tokens(tokenwise, ids, freq_bin, seed)
 
-    def _by_variant(self, found: Float[Tensor, "replicates subspaces"]) -> dict[str, Tensor]:
-        """The proxy and each control in turn: fitted, the mean of draws, or the mean of all there could be."""
+    def _by_variant(self, shares: Float[Tensor, "replicates subspaces"]) -> dict[str, Tensor]:
+        """Return the share of the proxy and of each control: fitted, the mean over draws, or in closed form."""
         by_name: dict[str, list[Tensor]] = {}
-        for name, column in zip(self.subspaces, found.unbind(dim=1), strict=True):
+        for name, column in zip(self.subspaces, shares.unbind(dim=1), strict=True):
             by_name.setdefault(self.drawn.get(name, name), []).append(column)
         means = {name: torch.stack(columns).mean(dim=0) for name, columns in by_name.items()}
-        proxy, rank, dim = means[PROXY], self.proxy.rank, self.proxy.dim
-        # The means of the random and the normal control, in closed form; docs/concepts.md, 'Chance'.
+        proxy, rank, dim = means[self.name], self.proxy.rank, self.proxy.dim
+        # The means of the random and the normal control, in closed form; docs/measures/alignment.md, 'Chance'.
         means["random"] = torch.full_like(proxy, rank / dim)
         means["normal"] = (1 - proxy) * rank / (dim - rank)
-        return {name: means[name] for name in (PROXY, *self.controls)}
+        return {name: means[name] for name in (self.name, *self.controls)}
 
     def _add_chance(self, moment: Float[Tensor, "d d"], order: float, freq_bin: str) -> None:
         anywhere, beside = chance_beside(moment, self.proxy, order)
@@ -252,17 +247,17 @@ class _Tested:
                 cell = Cell(control, order, freq_bin)
                 self.chances[cell] = chance
                 # The ratio to the mean of `normal` grows with the share alone, so one law decides on both
-                # (docs/concepts.md, 'Tests').
-                self.p_values[cell] = anywhere.p_value(float(self.shares[Cell(PROXY, order, freq_bin)][0]))
+                # (docs/measures/alignment.md, 'Tests').
+                self.p_values[cell] = anywhere.p_value(float(self.shares[Cell(self.name, order, freq_bin)][0]))
 
-    def _add_draws(self, found: Float[Tensor, "subspaces"], order: float, freq_bin: str) -> None:
+    def _add_draws(self, shares: Float[Tensor, "subspaces"], order: float, freq_bin: str) -> None:
         for control in dict.fromkeys(self.drawn.values()):
             draws = torch.stack(
-                [share for name, share in zip(self.subspaces, found, strict=True) if self.drawn.get(name) == control]
+                [share for name, share in zip(self.subspaces, shares, strict=True) if self.drawn.get(name) == control]
             )
             law = Chance(mean=float(draws.mean()), std=float(draws.std()), total=1.0)
             self.p_values[Cell(control, order, freq_bin)] = law.p_value(
-                float(self.shares[Cell(PROXY, order, freq_bin)][0])
+                float(self.shares[Cell(self.name, order, freq_bin)][0])
             )
 
     def _add_tokens(
@@ -273,11 +268,12 @@ class _Tested:
         if n_sequences < 2:
             return
         self.n_sequences[freq_bin] = n_sequences
-        for variant, found in self._by_variant(replicates).items():
-            self.token_shares[TokenCell(variant, freq_bin)] = found
+        for variant, shares in self._by_variant(replicates).items():
+            self.token_shares[TokenCell(variant, freq_bin)] = shares
 
     def result(self, n_bins: int) -> TangentTest:
         return TangentTest(
+            proxy=self.name,
             rank=self.proxy.rank,
             dim=self.proxy.dim,
             shares=self.shares,

@@ -4,9 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor, nn
 
+from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.batch import Objective
 from tangentlens.capture.sites import Site
-from tangentlens.capture.step import Capture, Rows
+from tangentlens.capture.step import Capture
 
 
 def gradients(
@@ -15,7 +16,7 @@ def gradients(
     sites: Sequence[Site],
     objective: Objective,
     exclude: Sequence[int] = (),
-) -> tuple[dict[str, Rows], float]:
+) -> tuple[dict[str, TokenRows], float]:
     """The rows of every site over all batches, each a call that returns a loss; and the mean of the losses."""
     losses = []
     with Capture(model, sites, exclude, objective) as capture:

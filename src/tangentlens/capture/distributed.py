@@ -1,4 +1,4 @@
-"""Rows and moments of all ranks of a distributed training, brought together. With one process nothing happens."""
+"""TokenRows and moments of all ranks of a distributed training, brought together. With one process nothing happens."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from tangentlens.capture.step import Rows
+from tangentlens.alignment.rows import TokenRows
 from tangentlens.geometry.moments import Moments
 
 
@@ -25,7 +25,7 @@ def device_of(model: nn.Module) -> torch.device:
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
-def gathered_rows(rows: Rows | None, device: torch.device) -> Rows | None:
+def gathered_rows(rows: TokenRows | None, device: torch.device) -> TokenRows | None:
     """The rows of all ranks on the first one, in the order of ranks; others get their own back. None if none has any.
 
     Each rank's loss is a mean over its own tokens, and the ranks' gradients are averaged: so a gradient is divided by
@@ -37,11 +37,11 @@ def gathered_rows(rows: Rows | None, device: torch.device) -> Rows | None:
     width = _width(None if rows is None else rows.activations, device)
     if width == 0:
         return None
-    rows = Rows.none(width, device) if rows is None else rows
+    rows = TokenRows.none(width, device) if rows is None else rows
     # Sequences of later ranks are numbered on from those of earlier ones.
     numbers = of_all_ranks(int(rows.sequences.max()) + 1 if len(rows.sequences) else 0, device)
     sequences = rows.sequences + sum(numbers[: dist.get_rank()])
-    return Rows(
+    return TokenRows(
         activations=_gathered(rows.activations.float()),
         gradients=_gathered(rows.gradients.float() / world),
         sequences=_gathered(sequences),

@@ -7,30 +7,14 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.batch import Batch, Objective
 from tangentlens.capture.flow import Flow, copied_rows, on_gradient
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Activations and gradients at one site, a row a token; a target that is not known is `NO_TARGET`."""
-
-    activations: Float[Tensor, "n d"]
-    gradients: Float[Tensor, "n d"]
-    sequences: Int[Tensor, "n"]
-    tokens: Int[Tensor, "n"]
-    targets: Int[Tensor, "n"]
-
-    @classmethod
-    def none(cls, width: int, device: torch.device) -> Rows:
-        """No rows, of a width."""
-        nothing, ids = torch.empty(0, width, device=device), torch.empty(0, dtype=torch.int64, device=device)
-        return cls(nothing, nothing, ids, ids, ids)
 
 
 @dataclass(eq=False)
@@ -123,8 +107,8 @@ class Capture:
             if found
         }
 
-    def rows(self, site: Site) -> Rows:
-        """The rows of a site, which are then forgotten."""
+    def rows(self, site: Site) -> TokenRows:
+        """Return the rows of a site; `forget` frees their memory."""
         pieces = self._with_gradient(site)
         if not pieces:
             raise InputError(
@@ -133,13 +117,16 @@ class Capture:
                 "torch.compile(model), or choose other sites"
             )
         self._flow.check_calls(site)
-        self._pieces[site.name] = []
         chosen = torch.cat([self._flow.in_sample(site, piece.batch) for piece in pieces])
         gradients = torch.cat([piece.gradients for piece in pieces if piece.gradients is not None])[chosen]
-        return Rows(
+        return TokenRows(
             activations=torch.cat([piece.activations for piece in pieces])[chosen],
             gradients=gradients if self._scale is None else gradients.float() / self._scale,
             sequences=torch.cat([piece.batch.sequences[piece.batch.keep] for piece in pieces])[chosen],
             tokens=torch.cat([piece.batch.tokens[piece.batch.keep] for piece in pieces])[chosen],
             targets=torch.cat([piece.batch.targets[piece.batch.keep] for piece in pieces])[chosen],
         )
+
+    def forget(self, site: Site) -> None:
+        """Free the memory of a site's rows."""
+        self._pieces[site.name] = []

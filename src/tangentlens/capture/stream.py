@@ -19,7 +19,7 @@ from tangentlens.geometry.moments import Moments
 class MomentStream:
     """A context in which training adds to `activations` and `gradients`, the moments of each site by its name.
 
-    A forward pass adds when it is back-propagated. Rows that are not finite are left out and counted in `skipped`.
+    A forward pass adds when it is back-propagated. Rows that are not finite are left out.
 
     Args:
         model: The model in training.
@@ -38,7 +38,6 @@ class MomentStream:
         self.loss_scale = loss_scale
         self.activations: dict[str, Moments] = {}
         self.gradients: dict[str, Moments] = {}
-        self.skipped = 0
         self._sites = sites
         self._model = model
         self._flow = Flow(model, sites, self._see, exclude)
@@ -86,7 +85,6 @@ class MomentStream:
         """Begin a new window."""
         self.activations.clear()
         self.gradients.clear()
-        self.skipped = 0
 
     def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
         waiting = [self._moments(kept_rows(hidden, batch))]
@@ -110,7 +108,6 @@ class MomentStream:
             return Moments(rows.shape[1], device=rows.device).update(rows)
         except InputError:
             # A step that overflowed happens in a healthy training, and must neither end it nor spoil the window.
-            self.skipped += 1
             return None
 
     def _add(self, moments: dict[str, Moments], site: Site, new: Moments | None) -> None:

@@ -16,75 +16,62 @@ from torch.utils.hooks import RemovableHandle
 
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.capture.batch import Objective, count_tokens, named_arguments, objective_of
-from tangentlens.capture.distributed import (
-    device_of,
-    gathered,
-    gathered_rows,
-    is_first,
-    mean_of_all_ranks,
-    of_all_ranks,
-    world_size,
-)
+from tangentlens.capture.distributed import device_of, is_first, mean_of_all_ranks, of_all_ranks, world_size
 from tangentlens.capture.sites import check_visible, find_sites
 from tangentlens.capture.step import Capture
 from tangentlens.capture.stream import MomentStream
 from tangentlens.capture.updates import UpdateCapture, find_matrices
 from tangentlens.errors import InputError, check_whole
-from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.alarms import Alarm, ring
-from tangentlens.lens.measures import (
-    MEAN_SITE,
-    SiteMeasures,
-    bases,
-    mean_records,
-    measure_site,
-    scalars,
-    scalars_by_site,
-    site_records,
-    window_records,
-)
+from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step, unmeasured
+from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
+from tangentlens.lens.memory import Memory
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
-from tangentlens.lens.settings import check_words, token_ids
+from tangentlens.lens.settings import check_settings, token_ids
 from tangentlens.lens.updates import update_records
+from tangentlens.proxies import DEFAULT, Fit, named_proxy
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, check_same, create_run
+from tangentlens.runs.vocabulary import ALARM, LOSS
 
 
 class Lens:
     """Watches a model in training: on due steps it measures every site on the step's own activations and gradients.
 
-    The proxy is fitted on the activations of the step before, and tested on the gradients of the due step; at the very
-    first step, half of its sequences fit the proxy and the other half test it. Nothing about the training changes:
-    hooks only read, and no global random state is touched. On other steps there are no hooks on sites.
+    The proxy is fitted to the activations of the step before a due one and tested on the gradients of the due step. At
+    the very first step, half of the sequences fit the proxy and the other half test it. Training does not change: hooks
+    only read, and no global random state is touched. On other steps there are no hooks on sites.
 
-    Under `torch.distributed` every rank makes a lens and calls `step`; the first one measures the rows of all, and
-    writes.
+    Under `torch.distributed` every rank makes a lens and calls `step`; the first rank measures the rows of all ranks
+    and writes.
 
     Args:
-        model: The model, called with token ids (as `input_ids` or first) and, to bin by target, with `labels`.
+        model: The model. It is called with token ids (as `input_ids` or first) and, to bin by target, with `labels`.
         sites: What to look at; see `find_sites`.
         rank: Rank of the proxy and of its controls.
         every: When to measure: every so many steps, a list of steps, 'log' (0, 1, 2, 4, 8, ...) or 'pythia' (0, 1, 2,
             4 ... 512, then every 1,000).
-        run: A directory to write to (made, or gone on with), or a `Run`.
+        run: A directory to write to, which is made or continued, or a `Run`.
         name: The model's name in the records.
+        proxy: The proxy: a name in `tangentlens.proxies.PROXIES`, or a function `(rows, rank, seed) -> Subspace`.
         objective: `causal`, `masked` or `seq2seq`, to bin by target token; Hugging Face classes are known by name.
-        counts: Occurrences by token id over the corpus, to tell shares apart by token frequency.
+        counts: Occurrences by token id over the corpus, to bin shares by token frequency.
         exclude: Token ids to leave out, such as padding or begin-of-sequence.
         max_tokens: Measure at most so many tokens of a due step, over all ranks: a random sample if there are more.
         moments_every: Also add up the moments of activations and gradients, of all tokens of every so many steps;
             they are measured and written with the next due step.
-        loss_scale: Tells by what the loss is multiplied in mixed precision, as `scaler.get_scale` does.
-        log_sites: Sites whose own values are in `scalars` too, beside the means over sites; as `sites`.
-        updates: Matrices whose gradients and actual updates are held against proxies of the activations on their sides:
-            `embed`, or modules with a weight, by path or glob.
-        alarms: What to warn of. A warning comes when it begins; it is in `scalars` and in the records while it lasts.
+        loss_scale: Returns the factor by which the loss is multiplied in mixed precision, as `scaler.get_scale` does.
+        log_sites: Sites whose own values are in `scalars` as well as the means over sites; as `sites`.
+        updates: Matrices whose gradients and actual updates are compared with proxies of the activations on either
+            side: `embed`, or modules with a weight, by path or glob.
+        alarms: What to warn of. A warning is raised when it begins; it is in `scalars` and in the records while it
+            lasts.
+        seed: Seed of the proxy's fit.
+        step: The number of the first step, if training continues from a checkpoint.
+        tokens_seen: How many tokens the model had been trained on before.
 
     Attributes:
         scalars: The last due step in a handful of numbers, for a tracker.
-        seed: Of the proxy's fit.
-        step: The number of the first step, if training goes on from a checkpoint.
-        tokens_seen: How many tokens the model had been trained on before.
     """
 
     def __init__(
@@ -96,6 +83,7 @@ class Lens:
         run: str | Path | Run = "runs/lens",
         *,
         name: str = "model",
+        proxy: str | Fit = DEFAULT,
         objective: Objective | None = None,
         counts: Any = None,
         exclude: Iterable[int] = (),
@@ -111,7 +99,7 @@ class Lens:
     ) -> None:
         check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
         check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed)
-        check_words(objective, alarms, loss_scale)
+        check_settings(proxy, objective, alarms, loss_scale)
         self.model = model
         self.sites = find_sites(model, sites)
         self._updates = UpdateCapture(find_matrices(model, updates) if updates else [], loss_scale)
@@ -120,6 +108,7 @@ class Lens:
         self.rank = int(rank)
         self.every = as_schedule(every)
         self.name = name
+        self.proxy = proxy
         self.objective = objective or objective_of(model)
         self.bins = None if counts is None else FrequencyBins.of(counts)
         self.exclude = token_ids(exclude)
@@ -140,28 +129,28 @@ class Lens:
             self._run = run if isinstance(run, Run) else create_run(run, {})
             self._claim(self._run, fresh=not isinstance(run, Run))
         self._capture: Capture | None = None
-        self._fit_on: dict[str, Tensor] = {}
+        self._memory = Memory()
         self._stream = MomentStream(model, self.sites, self.exclude, loss_scale)
-        self._proxies: dict[str, dict[str, Subspace]] = {}
         self._counter: RemovableHandle | None = None
         self._is_first_step = True
 
     @property
     def run(self) -> Run:
-        """Where the numbers go; only the first rank of a distributed training has one."""
+        """The run that numbers are written to; only the first rank of a distributed training has one."""
         if self._run is None:
             raise InputError("the run belongs to the first rank, but this is another; ask there")
         return self._run
 
     @property
     def tokens_seen(self) -> int:
-        """Tokens that the model has been trained on, by all ranks; all of them must ask."""
+        """The number of tokens that the model has been trained on, by all ranks; all of them must ask."""
         return self._tokens_before + sum(of_all_ranks(int(self._tokens_here), device_of(self.model)))
 
     def _claim(self, run: Run, fresh: bool) -> None:
         """Put the settings under the model's name in the manifest; another lens of that name is not overwritten."""
         settings = {
             "sites": {site.name: site.place for site in self.sites},
+            "proxy": named_proxy(self.proxy)[0],
             "rank": self.rank,
             "every": self.every,
             "seed": self.seed,
@@ -206,21 +195,21 @@ class Lens:
         self._updates.forget()
 
     def due(self) -> bool:
-        """Whether the current step is to be measured."""
+        """Return whether the current step is to be measured."""
         return is_due(self.every, self.current)
 
     def step(self, loss: Tensor | float | None = None) -> None:
-        """Say that a training step has ended. A due step is measured and written, with its loss if given."""
+        """Say that a training step has ended. A due step is measured and written, with its loss if it is given."""
         self._check_open("step")
         capture, step, troubles = self._capture, self.current, {}
         self._disarm()
         try:
             if capture is not None and self.due():
                 # Measuring is not a part of the training's mixed precision.
-                with torch.autocast(device_of(self.model).type, enabled=False):
+                with torch.autocast(device_of(self.model).type, enabled=False), torch.no_grad():
                     troubles = self._measure(capture, loss)
             elif capture is not None and is_due(self.every, step + 1):
-                self._fit_on = capture.activations()
+                self._memory.fit_on = capture.activations()
             elif capture is not None and capture.n_backward:
                 self._warn_of(capture.without_gradient())
         finally:
@@ -254,43 +243,34 @@ class Lens:
         if due:
             about = self._about()
             if is_first():
-                self._write([replace(about, metric="unmeasured", variant=reason, value=1.0)], {})
+                self._write([unmeasured(about, reason)], {})
         self._updates.forget()
         self.current += 1
         self._arm()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """What a lens needs, beside the step, to go on from a checkpoint with the same numbers.
+        """Return what a lens needs, beside the step, to continue from a checkpoint with the same numbers.
 
-        In a distributed training all ranks must ask; what the first one gets is of all of them, and is for all of them.
+        In a distributed training all ranks must ask; the state that the first one gets is that of all ranks.
         """
-        earlier = {site.name: gathered(self._fit_on.get(site.name), device_of(self.model)) for site in self._watched}
-        state = {f"fit_on/{site}": rows for site, rows in earlier.items() if rows is not None}
-        for site, proxies in self._proxies.items():
-            state |= {f"proxy/{site}/{name}": q.basis for name, q in proxies.items()}
+        state = self._memory.state_dict(self._watched, device_of(self.model))
         state |= {f"scalar/{name}": torch.tensor(value) for name, value in self.scalars.items()}
         state |= {f"highest/{alarm.scalar}": torch.tensor(alarm.highest, dtype=torch.float64) for alarm in self.alarms}
         return state | self._stream.state_dict() | {"tokens_seen": torch.tensor(self.tokens_seen)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on from the `state_dict` of a lens at the same step."""
-        self._proxies = {}
-        device = device_of(self.model)
+        """Continue from the `state_dict` of a lens at the same step."""
+        self._memory.load_state_dict(state, device_of(self.model))
         for key, value in state.items():
             kind, _, name = key.partition("/")
-            if kind == "fit_on" and is_first():
-                self._fit_on[name] = value.to(device)
-            elif kind == "proxy":
-                site, _, proxy = name.rpartition("/")
-                self._proxies.setdefault(site, {})[proxy] = Subspace(value.to(device))
-            elif kind == "scalar":
+            if kind == "scalar":
                 self.scalars[name] = float(value)
             elif kind == "highest":
                 for alarm in self.alarms:
                     alarm.highest = float(value) if alarm.scalar == name else alarm.highest
             elif kind == "tokens_seen":
                 self._tokens_before = int(value)
-        # The rows and windows of all ranks are the first one's now.
+        # The windows of all ranks are the first one's now.
         if is_first():
             self._stream.load_state_dict(state)
 
@@ -321,78 +301,50 @@ class Lens:
         """What the records of this step have in common; all ranks must ask."""
         return Record(model=self.name, step=self.current, tokens_seen=self.tokens_seen, seed=self.seed)
 
-    @torch.no_grad()
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
-        """Measure and write; sites that could not be measured are returned with the reason."""
+        """Measure a due step and write it; return the sites that could not be measured, with the reason."""
         about, device = self._about(), device_of(self.model)
         loss = mean_of_all_ranks(None if loss is None else float(loss), device)
-        records = [] if loss is None else [replace(about, quantity="loss", metric="loss", value=loss)]
-        measured: dict[str, SiteMeasures] = {}
-        troubles: dict[str, str] = {}
-        dropped = {site.name for site in self.sites if capture.n_backward and not capture.ran(site)}
-        # What ranks exchange comes first and on all of them, whatever one of them lacks.
-        for site in self.sites:
-            here = replace(about, site=site.name, depth=site.depth)
-            own = None if site.name in dropped else capture.rows(site)
-            rows, fit_on, window = gathered_rows(own, device), self._earlier(site.name), self._stream.total(site.name)
-            if own is not None:
-                self._fit_on[site.name] = own.activations
-            if rows is None:
-                troubles[site.name] = "no forward pass came through it; are blocks dropped at random?"
-                continue
-            try:
-                if len(window) == 2:
-                    records += window_records(here, **window, proxies=self._proxies.get(site.name, {}))
-                if is_first():
-                    measured[site.name] = measure_site(rows, fit_on, self.rank, self.bins, self.seed)
-                    records += site_records(here, measured[site.name])
-            except InputError as error:
-                # Such steps (not finite, no gradient, too few sequences) happen, and must not end a training.
-                troubles[site.name] = str(error)
-        records += [
-            replace(
-                about, site=site.name, depth=site.depth, metric="unmeasured", variant=troubles[site.name], value=1.0
-            )
-            for site in self.sites
-            if site.name in troubles
-        ]
-        # Of the sites that are left, those beside matrices.
-        fresh = capture.activations()
-        records += update_records(about, self._updates, capture, self._earlier, self.rank, self.bins, self.seed)
-        self._updates.forget()
-        self._fit_on |= fresh
-        self._stream.forget()
-        self._proxies = {name: dict(found.test.subspaces) for name, found in measured.items()}
-        if not is_due(self.every, self.current + 1):
-            self._fit_on = {}
+        records = [] if loss is None else [replace(about, quantity=LOSS, metric=LOSS, value=loss)]
+        fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
+        fitting = Fitting(self.proxy, self.rank, self.bins, self.seed)
+        outcome = measure_due_step(DueStep(about, self.sites, capture, self._stream, self._memory, fitting, device))
+        records += outcome.records
+        records += update_records(about, self._updates, capture, self._memory, fitting, device)
+        self._remember(outcome, fit_next)
         if is_first():
-            self._tell(measured)
+            self._tell(outcome.measured)
             records += [
                 replace(about, metric=name, value=value)
                 for name, value in self.scalars.items()
-                if name.startswith("alarm")
+                if name.startswith(f"{ALARM}/")
             ]
-            if measured:
-                records += mean_records(replace(about, site=MEAN_SITE), list(measured.values()))
-            self._write(records, measured)
-        return troubles
+            self._write(records, outcome.measured)
+        return outcome.troubles
+
+    def _remember(self, outcome: Outcome, fit_next: dict[str, Tensor]) -> None:
+        """Keep what the next due step needs, and forget the rest."""
+        self._updates.forget()
+        self._stream.forget()
+        self._memory.fit_on = fit_next
+        self._memory.subspaces = {name: dict(site.test.subspaces) for name, site in outcome.measured.items()}
 
     def _tell(self, measured: Mapping[str, SiteMeasures]) -> None:
-        """Put the step into `scalars`, and warn of what there is to warn of."""
-        chosen = {name: found for name, found in measured.items() if name in self.log_sites}
-        found = scalars(measured)
-        lasting, messages = ring(self.alarms, found, self.scalars)
-        self.scalars = found | scalars_by_site(chosen) | lasting
+        """Put the step into `scalars`, and warn of alarms that begin."""
+        chosen = {name: site for name, site in measured.items() if name in self.log_sites}
+        values = scalars(measured)
+        lasting, messages = ring(self.alarms, values, self.scalars)
+        self.scalars = values | scalars_by_site(chosen) | lasting
         for message in messages:
             warnings.warn(f"step {self.current} of {self.name}: {message}", stacklevel=5)
 
-    def _earlier(self, site: str) -> Tensor | None:
-        """Activations of the step before, of all ranks; None if there was none, or if it was not finite."""
-        rows = gathered(self._fit_on.get(site), device_of(self.model))
-        return rows if rows is not None and bool(rows.isfinite().all()) else None
-
     def _write(self, records: list[Record], measured: Mapping[str, SiteMeasures]) -> None:
         part = f"{self.name}-step-{self.current:08d}"
-        if measured:
-            self.run.save_tensors(part, bases(measured))
+        bases = {
+            f"{site}/{name}": subspace.basis.float().cpu()
+            for site, of_site in measured.items()
+            for name, subspace in of_site.test.subspaces.items()
+        }
+        if bases:
+            self.run.save_tensors(part, bases)
         self.run.write(part, records)

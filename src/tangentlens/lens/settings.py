@@ -1,4 +1,4 @@
-"""What a lens is told by its user, checked before a training begins and not hours into it."""
+"""Checks of what a lens is given, before a training begins and not hours into it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from tangentlens.capture.batch import OBJECTIVES
 from tangentlens.errors import InputError
 from tangentlens.lens.alarms import Alarm
 from tangentlens.lens.measures import SCALARS
+from tangentlens.proxies import named_proxy
 
 
-def check_words(objective: Any, alarms: Any, loss_scale: Any) -> None:
-    """What a training is told by name, by alarms and by its scaler."""
+def check_settings(proxy: Any, objective: Any, alarms: Any, loss_scale: Any) -> None:
+    """Refuse settings that are misspelt or of the wrong type."""
+    named_proxy(proxy)
     if objective is not None and objective not in OBJECTIVES:
         raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, but is {objective!r}")
     if loss_scale is not None and not callable(loss_scale):
@@ -26,7 +28,7 @@ def check_words(objective: Any, alarms: Any, loss_scale: Any) -> None:
 
 
 def token_ids(exclude: Any) -> tuple[int, ...]:
-    """Token ids to leave out, as numbers."""
+    """Return token ids to leave out, as a tuple of numbers."""
     try:
         return tuple(operator.index(token) for token in exclude)
     except TypeError as error:

@@ -1,8 +1,8 @@
-"""What of a matrix's gradient, and of what the optimizer did to it, lies in proxies of the activations on its sides."""
+"""Shares of a matrix's gradient, and of its actual update, in proxies of the activations on either side of it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 
 import torch
@@ -11,9 +11,7 @@ from torch import Tensor
 
 from tangentlens.alignment.chance import chance_beside
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.alignment.share import moment_shares, replicate_shares
-from tangentlens.alignment.tangent_result import PROXY
-from tangentlens.alignment.tangent_test import BINNED_ORDERS
+from tangentlens.alignment.share import BINNED_ORDERS, moment_shares, replicate_shares
 from tangentlens.capture.distributed import gathered_rows, is_first
 from tangentlens.capture.sites import Site
 from tangentlens.capture.step import Capture
@@ -21,10 +19,14 @@ from tangentlens.capture.updates import Matrix, Side, UpdateCapture
 from tangentlens.errors import InputError
 from tangentlens.geometry.rows import as_rows, group_products, product
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.lens.due_step import unmeasured
+from tangentlens.lens.measures import Fitting
+from tangentlens.lens.memory import Memory
+from tangentlens.proxies import named_proxy
 from tangentlens.proxies.pca import pca
 from tangentlens.proxies.principal import Principal
-from tangentlens.proxies.semi_nmf import semi_nmf
 from tangentlens.runs.records import Record
+from tangentlens.runs.vocabulary import PARAMETER_GRADIENT, PROXY, UPDATE
 from tangentlens.statistics.jackknife import leave_one_out, share_jackknife
 
 # Groups of token types that are left out in turn.
@@ -35,30 +37,30 @@ def update_records(
     about: Record,
     updates: UpdateCapture,
     capture: Capture,
-    earlier: Callable[[str], Tensor | None],
-    rank: int,
-    bins: FrequencyBins | None,
-    seed: int,
+    memory: Memory,
+    fitting: Fitting,
+    device: torch.device,
 ) -> list[Record]:
-    """Records like `about`; `earlier` tells a site's activations of the step before. All ranks must ask."""
+    """Return the records of all matrices. All ranks take part; the first one gets the records."""
     records: list[Record] = []
     for matrix in updates.matrices:
-        changes = {"parameter_gradient": updates.gradient(matrix), "update": updates.update(matrix)}
+        changes = {PARAMETER_GRADIENT: updates.gradient(matrix), UPDATE: updates.update(matrix)}
         for side, site in matrix.sites().items():
-            here, activations = replace(about, site=site.name, depth=site.depth), earlier(site.name)
+            here, activations = replace(about, site=site.name, depth=site.depth), memory.earlier(site, device)
             # What ranks exchange comes first and on all of them.
             as_input = _as_input(matrix, capture, site) if matrix.is_embedding and matrix.tied else None
             if not is_first():
                 continue
             try:
-                subspaces = fitted(activations, rank, seed)
+                subspaces = fitted(activations, fitting)
                 for quantity, change in changes.items():
-                    records += _change_records(replace(here, quantity=quantity), matrix, change, side, subspaces, bins)
+                    about_change = replace(here, quantity=quantity)
+                    records += _change_records(about_change, matrix, change, side, subspaces, fitting.bins)
                 if as_input is not None:
-                    part = replace(here, site=f"{site.name} (as input)", quantity="parameter_gradient")
-                    records += embedding_records(part, as_input, subspaces, bins)
+                    part = replace(here, site=f"{site.name} (as input)", quantity=PARAMETER_GRADIENT)
+                    records += embedding_records(part, as_input, subspaces, fitting.bins)
             except InputError as error:
-                records.append(replace(here, metric="unmeasured", variant=str(error), value=1.0))
+                records.append(unmeasured(here, str(error)))
     return records
 
 
@@ -83,51 +85,55 @@ def _change_records(
 
 
 def _as_input(matrix: Matrix, capture: Capture, site: Site) -> Float[Tensor, "types d"] | None:
-    """The gradient that a tied embedding has as the model's input; the rest of it is as the output."""
+    """Return the part of a tied embedding's gradient that comes from its use as input; the rest is as output."""
     try:
         own = capture.rows(site)
     except InputError:
         # The weight is used without its module, or the module more than once.
         own = None
-    found = gathered_rows(own, matrix.weight.device)
-    if found is None:
+    of_all = gathered_rows(own, matrix.weight.device)
+    if of_all is None:
         return None
-    rows = torch.zeros(matrix.weight.shape, device=found.gradients.device)
-    rows.index_add_(0, found.tokens, found.gradients.float())
+    rows = torch.zeros(matrix.weight.shape, device=of_all.gradients.device)
+    rows.index_add_(0, of_all.tokens, of_all.gradients.float())
     padding = getattr(matrix.module, "padding_idx", None)
     if padding is not None:
         rows[padding] = 0
     return rows
 
 
-def fitted(activations: Float[Tensor, "n d"] | None, rank: int, seed: int) -> dict[str, Subspace]:
-    """The proxy of activations on one side of a matrix, and their directions of most variance."""
+def fitted(activations: Float[Tensor, "n d"] | None, fitting: Fitting) -> dict[str, Subspace]:
+    """Return the proxy of the activations on one side of a matrix, and their top-variance directions."""
     if activations is None:
         raise InputError("the step before must have activations to fit the proxy on, but there was none")
     principal = Principal.of(as_rows(activations))
-    if not 1 <= rank <= activations.shape[1] // 2:
-        raise InputError(f"rank must be at most half of the width {activations.shape[1]}, but is {rank}")
-    proxy = semi_nmf(principal, rank, seed)
-    return {PROXY: proxy, "pca": pca(principal, proxy.rank)}
+    if not 1 <= fitting.rank <= activations.shape[1] // 2:
+        raise InputError(f"rank must be at most half of the width {activations.shape[1]}, but is {fitting.rank}")
+    name, fit = named_proxy(fitting.proxy)
+    proxy = fit(principal, fitting.rank, fitting.seed)
+    return {"pca": pca(principal, proxy.rank)} | {name: proxy}
 
 
 def matrix_records(about: Record, rows: Float[Tensor, "n d"], subspaces: dict[str, Subspace]) -> Iterator[Record]:
-    """Shares of rows of a matrix, with chance in closed form. One matrix is one observation: there is no interval."""
+    """Yield shares of the rows of a matrix, with chance in closed form.
+
+    One matrix is one observation, so these shares have no intervals. The last of `subspaces` is the proxy.
+    """
     moment = product(as_rows(rows))
     about = replace(about, n=len(rows))
     shares = moment_shares(moment, subspaces, BINNED_ORDERS)
     for (name, subspace), of_order in zip(subspaces.items(), shares.tolist(), strict=True):
         for order, share in zip(BINNED_ORDERS, of_order, strict=True):
             here = replace(about, variant=name, order=order, rank=subspace.rank)
-            yield replace(here, metric="share", value=share)
-            if name == PROXY:
+            yield replace(here, metric="share", value=share, detail=_detail(name, subspaces))
+            if _detail(name, subspaces):
                 yield from _chance_records(here, moment, subspace, share)
 
 
 def embedding_records(
     about: Record, rows: Float[Tensor, "types d"], subspaces: dict[str, Subspace], bins: FrequencyBins | None
 ) -> Iterator[Record]:
-    """The same of the rows of an embedding, a row a token type, by frequency and with intervals over types."""
+    """Yield shares of the rows of an embedding, one row per token type, by frequency and with intervals over types."""
     rows = as_rows(rows)
     chosen = {"all": torch.ones(len(rows), dtype=torch.bool, device=rows.device)}
     if bins is not None:
@@ -143,26 +149,31 @@ def _types_records(
     about: Record, rows: Float[Tensor, "types d"], moving: Bool[Tensor, "types"], subspaces: dict[str, Subspace]
 ) -> Iterator[Record]:
     kept = rows[moving]
-    groups = _dealt(len(kept)).to(rows.device)
+    groups = _random_groups(len(kept)).to(rows.device)
     totals = leave_one_out(group_products(kept, groups, int(groups.max()) + 1))
     about = replace(about, n=len(kept))
     for name, shares in replicate_shares(totals, subspaces, BINNED_ORDERS).items():
         for place, order in enumerate(BINNED_ORDERS):
             here = replace(about, variant=name, order=order, rank=subspaces[name].rank)
-            found = replace(share_jackknife(shares[:, place]), ci_over="types")
-            yield replace(here, metric="share", **found.columns())
-            if name == PROXY:
-                yield from _chance_records(here, totals[0], subspaces[PROXY], found.value)
+            share = replace(share_jackknife(shares[:, place]), ci_over="types")
+            yield here.estimate("share", share, detail=_detail(name, subspaces))
+            if _detail(name, subspaces):
+                yield from _chance_records(here, totals[0], subspaces[name], share.value)
 
 
-def _dealt(n: int) -> Int[Tensor, "n"]:
-    """A group for each of `n`, of equal sizes, at random."""
+def _detail(name: str, subspaces: dict[str, Subspace]) -> str:
+    """Return the detail that marks records of the proxy, the last of the subspaces."""
+    return PROXY if name == next(reversed(subspaces)) else ""
+
+
+def _random_groups(n: int) -> Int[Tensor, "n"]:
+    """Return a random group for each of `n` types; groups are of equal size."""
     return torch.randperm(n, generator=torch.Generator().manual_seed(0)) % min(_GROUPS, n)
 
 
 def _chance_records(about: Record, moment: Float[Tensor, "d d"], proxy: Subspace, share: float) -> Iterator[Record]:
-    """What random subspaces of the rank take, anywhere and beside the proxy, and how likely they take as much."""
+    """Yield what random subspaces of the rank take, and the probability that one takes as much as the proxy."""
     random, normal = chance_beside(moment, proxy, about.order or 1.0)
     for name, control in (("random", random), ("normal", normal)):
-        yield replace(about, variant=name, metric="share", **control.interval().columns())
+        yield replace(about, variant=name).estimate("share", control.interval())
     yield replace(about, variant="random", metric="p_value", value=random.p_value(share))

@@ -1,69 +1,59 @@
-"""One self-contained HTML file: findings, table, figures, and how it was made. It needs no network."""
+"""One self-contained HTML file: findings, tables, figures, and how they were made. It needs no network."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import jinja2
 import plotly
 import plotly.io
-import polars as pl
 
 from tangentlens.errors import InputError
-from tangentlens.report.figures import draw_all
-from tangentlens.report.findings import Finding, findings
+from tangentlens.report.contents import Figure, Finding, Section, Table, draw, find, tabulate
 from tangentlens.report.reading import read_runs
-from tangentlens.report.tables import VISIBILITY, controls_table, profile_table, share_table, visibility_table
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.runs.run import Run
 
 
 @dataclass(frozen=True)
-class Table:
-    """A table with what its entries are."""
-
-    title: str
-    frame: pl.DataFrame
-
-
-@dataclass(frozen=True)
 class Report:
-    """Where the page is, and what it says."""
+    """A written report.
+
+    Attributes:
+        path: The HTML file.
+        findings: Its sentences.
+        tables: Its tables.
+    """
 
     path: Path
     findings: list[Finding]
     tables: list[Table]
 
 
-def write_report(runs: Sequence[Run], out: Path) -> Report:
-    """Draw what the runs hold into the file `out`."""
+def write_report(runs: Sequence[Run], out: Path, sections: Iterable[Section]) -> Report:
+    """Write what the runs hold into the file `out`.
+
+    Args:
+        runs: The runs, drawn together.
+        out: The HTML file.
+        sections: What the report may say; a section for which the runs hold no records is left out.
+    """
     records = read_runs(runs)
     if records.is_empty():
         raise InputError(f"{', '.join(str(run.path) for run in runs)} must hold records, but nothing was measured yet")
     if out.is_dir():
         raise InputError(f"the report must be a file, but {out} is a folder; name a file in it, such as report.html")
     make_directory(out.parent)
-    tables = [
-        Table("Share of the gradient, mean over sites; 95% intervals over sequences", share_table(records)),
-        Table("Energy share by site, beside every control; p-values corrected over sites", controls_table(records)),
-        *(
-            Table(f"{model}, site by site: mean ± standard deviation over batches", frame.drop("model"))
-            for (model,), frame in profile_table(records).group_by(["model"], maintain_order=True)
-        ),
-        *(
-            Table(f"{model}: {VISIBILITY}", frame.drop("model"))
-            for (model,), frame in visibility_table(records).group_by(["model"], maintain_order=True)
-        ),
-    ]
-    report = Report(out, findings(records), [table for table in tables if table.frame.height])
-    write_whole(out, _page(runs, records, report).encode())
+    sections = tuple(sections)
+    report = Report(out, find(sections, records), tabulate(sections, records))
+    write_whole(out, _page(runs, report, draw(sections, records)).encode())
     return report
 
 
-def _page(runs: Sequence[Run], records: pl.DataFrame, report: Report) -> str:
+def _page(runs: Sequence[Run], report: Report, figures: list[Figure]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tangentlens", "report"), autoescape=True, undefined=jinja2.StrictUndefined
     )
@@ -71,7 +61,7 @@ def _page(runs: Sequence[Run], records: pl.DataFrame, report: Report) -> str:
         title=", ".join(run.name for run in runs),
         findings=report.findings,
         tables=report.tables,
-        figures=[(figure.title, figure.caption, _div(figure.plot, i)) for i, figure in enumerate(draw_all(records))],
+        figures=[(figure.title, figure.caption, _div(figure.plot, i)) for i, figure in enumerate(figures)],
         manifests=[(run.name, json.dumps(run.manifest, indent=2)) for run in runs],
         plotly_js=plotly.offline.get_plotlyjs(),
     )

@@ -1,38 +1,29 @@
-"""How records are read and told: what findings, tables and figures share."""
+"""How records are read and put into words: what all sections share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import polars as pl
 
-from tangentlens.lens.measures import ONE_PER_TYPE
 from tangentlens.runs.run import Run
+from tangentlens.runs.vocabulary import ALL_TOKENS, GRADIENT, MEAN_SITE, PROXY
+from tangentlens.statistics.corrections import holm
 from tangentlens.statistics.interval import Interval
 
-# What of a profile is told and shown, and how it is called there.
-PROFILED = {
-    "anisotropy": "anisotropy",
-    "mean_cosine": "mean cosine",
-    "intrinsic_dimension": "dimension",
-    f"intrinsic_dimension:{ONE_PER_TYPE}": "dimension of types",
-    "manifold_entropy": "entropy (nats)",
-    "effective_rank": "effective rank",
-    "isoscore": "IsoScore",
-    "local_anisotropy": "anisotropy inside clusters",
-    "local_anisotropy:matched": "anisotropy of as many random rows",
-}
-# A measure's name in `PROFILED`, from its columns in the records.
-MEASURE = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
-# Those that have a sentence on their shape, and a column in the table.
-HEADLINES = tuple(PROFILED)[:5]
+# The key of a metric in the vocabulary, from its columns in the records.
+KEY = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
+# Whether a record is of the proxy, and not of a control.
+IS_PROXY = pl.col("detail") == PROXY
+# How many steps of a model there are in the records.
+N_STEPS = pl.col("step").n_unique().over("run", "model")
 
 Row = dict[str, Any]
 
 
 def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
-    """The records of all runs, under their names, or under their paths where two have the same name."""
+    """Return the records of all runs, under their names, or under their paths where two have the same name."""
     names = [run.name for run in runs]
     clash = len(set(names)) < len(names)
     labels = [str(run.path) if clash else run.name for run in runs]
@@ -40,16 +31,46 @@ def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
 
 
 def last_measured(rows: pl.DataFrame) -> pl.DataFrame:
-    """Only the last step of each model; to be asked of rows of one metric, which not every step may have."""
+    """Return only the last step of each model, given rows of one metric, which not every step may have."""
     return rows.filter(pl.col("step") == pl.col("step").max().over("run", "model"))
 
 
+def shares(records: pl.DataFrame, metric: str = "share") -> pl.DataFrame:
+    """Return shares of gradients, or ratios of such shares, of all tokens and of frequency bins."""
+    return records.filter(pl.col("quantity") == GRADIENT, pl.col("metric") == metric)
+
+
+def mean_shares(records: pl.DataFrame, metric: str, order: float = 1.0) -> pl.DataFrame:
+    """Return shares, or ratios of shares, of all tokens, on average over sites."""
+    return shares(records, metric).filter(
+        pl.col("site") == MEAN_SITE, pl.col("order") == order, pl.col("freq_bin") == ALL_TOKENS
+    )
+
+
+def as_interval(row: Row) -> Interval:
+    """Return the estimate in a row of the records."""
+    return Interval(row["value"], row["ci_low"], row["ci_high"], row.get("ci_over") or "")
+
+
 def interval_text(row: Row) -> str:
-    """A value with its interval; one that is known exactly, as chance is, has none."""
+    """Return a value with its interval; a value that is known exactly, as chance is, has none."""
     exact = row["ci_low"] == row["ci_high"]
-    return f"{row['value']:#.3g}" if exact else repr(Interval(row["value"], row["ci_low"], row["ci_high"]))
+    return f"{row['value']:#.3g}" if exact else repr(as_interval(row))
 
 
 def ratio_text(row: Row) -> str:
-    """A ratio with its interval, from its logarithm."""
-    return repr(Interval(row["value"], row["ci_low"], row["ci_high"]).exp())
+    """Return a ratio with its interval, given its logarithm."""
+    return repr(as_interval(row).exp())
+
+
+def text_of(estimate: pl.Expr, tell: Callable[[Row], str]) -> pl.Expr:
+    """Return a column of texts made from a struct of columns."""
+    return estimate.map_elements(tell, return_dtype=pl.String)
+
+
+def corrected_p_values(tests: pl.DataFrame) -> pl.DataFrame:
+    """Return p-values by site, corrected by Holm over the sites of a model, as text."""
+    p_value = pl.col("value").map_batches(holm, return_dtype=pl.Float64).over("run", "model")
+    corrected = tests.select("run", "model", "site", p_value)
+    text = text_of(pl.struct("value"), lambda row: f"{row['value']:.2g}")
+    return corrected.with_columns(text.alias("p (Holm)")).drop("value")

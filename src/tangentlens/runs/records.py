@@ -1,9 +1,16 @@
-"""The records table: one long row a number, with all that says what the number is."""
+"""The table of records: one row per number, with everything that identifies it."""
 
+from __future__ import annotations
+
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
+
+from tangentlens.runs.vocabulary import ALL_TOKENS, known
+from tangentlens.statistics.interval import Interval
 
 SCHEMA = pl.Schema(
     {
@@ -17,8 +24,10 @@ SCHEMA = pl.Schema(
         "quantity": pl.String,
         "metric": pl.String,
         "variant": pl.String,
+        "detail": pl.String,
         "order": pl.Float64,
         "rank": pl.Int64,
+        "alpha": pl.Float64,
         "freq_bin": pl.String,
         "seed": pl.Int64,
         "value": pl.Float64,
@@ -29,7 +38,7 @@ SCHEMA = pl.Schema(
     }
 )
 
-# What tells one number from another; no two rows of a run agree in all of these.
+# What identifies a number: no two records agree in all of these.
 KEY = [
     "model",
     "revision",
@@ -40,6 +49,7 @@ KEY = [
     "variant",
     "order",
     "rank",
+    "alpha",
     "freq_bin",
     "seed",
 ]
@@ -47,7 +57,30 @@ KEY = [
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """One number: where and when it was measured, what it is, its value, and what its interval is over."""
+    """One number in the records.
+
+    Attributes:
+        model: The model's name in the run.
+        revision: The model's revision, if it has any.
+        step: The training step; 0 for a finished model.
+        tokens_seen: How many tokens the model had been trained on.
+        site: The site's name, or `mean` for the mean over sites.
+        depth: The site's place between 0, before the first block, and 1, after the last.
+        quantity: What was measured: activation, gradient, parameter_gradient, update or loss.
+        metric: What the number is; a name in the vocabulary.
+        variant: The subspace, or another variant of the metric.
+        detail: A word or sentence that belongs to the number: a verdict, a shape, a reason.
+        order: The order of a share.
+        rank: The rank of a subspace, or the dimension of tangent planes.
+        alpha: The exponent with which token types are weighted by their frequency.
+        freq_bin: The frequency bin, such as `input.0` or `target.3`, or `all`.
+        seed: The seed of everything that was drawn.
+        value: The number.
+        ci_low: The lower end of its 95% interval, if it has one.
+        ci_high: The upper end.
+        ci_over: The source of variation that the interval covers.
+        n: How many rows, tokens or draws are behind it.
+    """
 
     model: str
     revision: str = ""
@@ -58,9 +91,11 @@ class Record:
     quantity: str = ""
     metric: str = ""
     variant: str = ""
+    detail: str = ""
     order: float | None = None
     rank: int | None = None
-    freq_bin: str = "all"
+    alpha: float | None = None
+    freq_bin: str = ALL_TOKENS
     seed: int = 0
     value: float | None = None
     ci_low: float | None = None
@@ -68,7 +103,18 @@ class Record:
     ci_over: str | None = None
     n: int | None = None
 
+    def estimate(self, metric: str, interval: Interval, **about: Any) -> Record:
+        """Return a record like this one that holds an estimate with its interval."""
+        return replace(self, metric=metric, **interval.columns(), **about)
+
 
 def as_frame(run: str, records: Iterable[Record]) -> pl.DataFrame:
-    """The records as a table of `SCHEMA`."""
-    return pl.DataFrame([{"run": run, **vars(record)} for record in records], schema=SCHEMA)
+    """Return the records as a table of `SCHEMA`; two of them under one key, or an unknown metric, are a bug."""
+    rows = [{"run": run, **vars(record)} for record in records]
+    keys = Counter(tuple(row[name] for name in KEY) for row in rows)
+    unknown = {row["metric"] for row in rows if not known(row["metric"])}
+    if unknown:
+        raise ValueError(f"metrics must be in the vocabulary, but these are not: {', '.join(sorted(unknown))}")
+    if len(keys) < len(rows):
+        raise ValueError(f"records must differ in their keys, but several have this one: {keys.most_common(1)[0][0]}")
+    return pl.DataFrame(rows, schema=SCHEMA)

@@ -6,7 +6,7 @@ import importlib.metadata
 import io
 import json
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.runs.files import make_directory, write_whole
+from tangentlens.runs.format1 import upgraded_manifest, upgraded_records
 from tangentlens.runs.records import SCHEMA, Record, as_frame
 
-FORMAT = 1
+FORMAT = 2
 _PACKAGES = ("tangentlens", "torch", "transformers", "tokenizers", "numpy", "scipy", "polars")
 
 
@@ -59,6 +60,11 @@ class Run:
     def has(self, part: str) -> bool:
         """Whether the part of this name has been written."""
         return self._part(part).exists()
+
+    def complete(self, part: str, make: Callable[[], Iterable[Record]]) -> None:
+        """Make and write the part of this name unless it is there: so an interrupted run continues where it stopped."""
+        if not self.has(part):
+            self.write(part, make())
 
     def write(self, part: str, records: Iterable[Record]) -> None:
         """Write a part of the records; on return it is on disk. A part of the same name is replaced."""
@@ -107,7 +113,9 @@ class Run:
 
     def _read_part(self, part: Path, n_parts: int) -> pl.DataFrame:
         try:
-            return pl.read_parquet(part).select(SCHEMA.names()).cast(SCHEMA)
+            frame = pl.read_parquet(part)
+            frame = frame if "detail" in frame.columns else upgraded_records(frame)
+            return frame.select(SCHEMA.names()).cast(SCHEMA)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             raise InputError(
                 f"{part} must be a Parquet part of the records, but cannot be read (truncated?); the other "
@@ -141,8 +149,14 @@ def open_run(path: str | Path) -> Run:
     return Run(Path(path))
 
 
-def create_run(path: str | Path, config: Mapping[str, Any]) -> Run:
-    """Make a run directory for `config`, or go on with the one that is there if its configuration is the same."""
+def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens") -> Run:
+    """Make a run directory, or continue the one that is there if it was made in the same way.
+
+    Args:
+        path: The directory.
+        config: Everything that decides the numbers. A run with another configuration is refused.
+        made_by: The command or study that makes the run.
+    """
     path = Path(path)
     if not str(path).isprintable():
         raise InputError(
@@ -152,10 +166,13 @@ def create_run(path: str | Path, config: Mapping[str, Any]) -> Run:
     make_directory(path)
     folders = ("records", "tensors")
     if is_run(path):
-        known = _read_manifest(path)["config"]
+        manifest = _read_manifest(path)
+        known, wanted = (
+            {"made_by": by, **of} for by, of in ((manifest["made_by"], manifest["config"]), (made_by, config))
+        )
         # A run in which nothing was measured yet, as after a mistyped option, is made anew.
-        if known == config or any(any((path / folder).glob("[!.]*")) for folder in folders):
-            check_same(path, known, config)
+        if known == wanted or any(any((path / folder).glob("[!.]*")) for folder in folders):
+            check_same(path, known, wanted)
             return Run(path)
     elif any(entry.name not in folders for entry in path.iterdir() if entry.suffix != ".tmp"):
         raise InputError(
@@ -164,7 +181,9 @@ def create_run(path: str | Path, config: Mapping[str, Any]) -> Run:
     for folder in folders:
         make_directory(path / folder)
     now = datetime.now(UTC).isoformat(timespec="seconds")
-    _write_manifest(path, {"format": FORMAT, "created": now, "config": config, "versions": _versions()})
+    _write_manifest(
+        path, {"format": FORMAT, "created": now, "made_by": made_by, "config": config, "versions": _versions()}
+    )
     return Run(path)
 
 
@@ -190,9 +209,12 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{path / 'manifest.json'} must be JSON, but is not ({error}); restore it") from error
     sound = isinstance(manifest, dict) and isinstance(manifest.get("config"), dict)
-    if not sound or manifest.get("format") != FORMAT:
-        raise InputError(f"{path / 'manifest.json'} must be a run's manifest of format {FORMAT}, but is not")
-    return manifest
+    if not sound or manifest.get("format") not in (1, FORMAT):
+        raise InputError(
+            f"{path / 'manifest.json'} must be a run's manifest of format 1 or {FORMAT}, but is not; open it with the "
+            "version of tangentlens that wrote it, or a newer one"
+        )
+    return manifest if manifest["format"] == FORMAT else upgraded_manifest(manifest)
 
 
 def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:

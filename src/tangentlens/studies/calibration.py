@@ -18,9 +18,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tangentlens.alignment.chance import chance
-from tangentlens.alignment.share import moment_shares
-from tangentlens.alignment.tangent_result import PROXY, WHAT, Cell, TangentTest
-from tangentlens.alignment.tangent_test import ORDERS, tangent_test
+from tangentlens.alignment.share import ORDERS, moment_shares
+from tangentlens.alignment.tangent_result import Cell, TangentTest
+from tangentlens.alignment.tangent_test import tangent_test
 
 CONTROLS = ("random", "normal", "pca")
 
@@ -91,9 +91,9 @@ def _rows(setting: Setting, axes: Float[Tensor, "d d"], make: torch.Generator) -
 
 
 def _rejections(test: TangentTest, gradients: Float[Tensor, "n d"]) -> Iterator[tuple[str, bool]]:
-    proxy = test.subspaces[PROXY]
+    proxy = test.subspaces[test.proxy]
     for order in ORDERS:
-        yield f"unrelated, {WHAT[order]}: rejects", test.p_values[Cell("random", order, "all")] < 0.05
+        yield f"unrelated, {ORDERS[order]}: rejects", test.p_values[Cell("random", order, "all")] < 0.05
     beside = chance(gradients, proxy.rank, 1, within=proxy.complement()).p_value(test.share().value)
     yield "unrelated, energy: rejects by the law of one normal draw (not used)", beside < 0.05
 
@@ -101,15 +101,15 @@ def _rejections(test: TangentTest, gradients: Float[Tensor, "n d"]) -> Iterator[
 def _coverages(
     test: TangentTest, moment: Float[Tensor, "d d"], fresh: Float[Tensor, "n d"]
 ) -> Iterator[tuple[str, bool]]:
-    fitted = {name: test.subspaces[name] for name in (PROXY, "pca")}
-    truth = moment_shares(moment, fitted, ORDERS)
+    fitted = {name: test.subspaces[name] for name in (test.proxy, "pca")}
+    truth = moment_shares(moment, fitted, tuple(ORDERS))
     for number, order in enumerate(ORDERS):
         proxy, pca = truth[:, number].tolist()
         share, ratio = test.share(order=order), test.log_ratio("pca", order)
-        yield f"planted, {WHAT[order]}: covers the share", share.ci_low <= proxy <= share.ci_high
-        yield f"planted, {WHAT[order]}: covers proxy / pca", ratio.ci_low <= math.log(proxy / pca) <= ratio.ci_high
+        yield f"planted, {ORDERS[order]}: covers the share", share.ci_low <= proxy <= share.ci_high
+        yield f"planted, {ORDERS[order]}: covers proxy / pca", ratio.ci_low <= math.log(proxy / pca) <= ratio.ci_high
     # The mean over tokens has no closed form; that of many fresh tokens stands for it.
-    inside = (fitted[PROXY].project(fresh).square().sum(dim=1) / fresh.square().sum(dim=1)).mean()
+    inside = (fitted[test.proxy].project(fresh).square().sum(dim=1) / fresh.square().sum(dim=1)).mean()
     share = test.token_share()
     yield "planted, token by token: covers the share", bool(share.ci_low <= inside <= share.ci_high)
 

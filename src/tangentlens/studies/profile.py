@@ -1,37 +1,58 @@
-"""The geometry of finished models, layer by layer: what someone wants who wants one plot of one model, now."""
+"""The profile of finished models: every measure of the activations, layer by layer."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from itertools import cycle
 from pathlib import Path
-from typing import NamedTuple
 
+import polars as pl
 import torch
 from jaxtyping import Float, Int
+from plotly.subplots import make_subplots
 from torch import Tensor
 
 from tangentlens.capture.forward import activations
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
-from tangentlens.lens.measures import estimate, profile_measures
+from tangentlens.geometry.measures import measure_all
 from tangentlens.models.load import check_device, load_model, model_name
 from tangentlens.models.small import weight_hash
+from tangentlens.report.contents import Figure, Section, Table
+from tangentlens.report.drawing import COLOURS, bars, labelled, log_axis, models_of, styled
+from tangentlens.report.reading import KEY, N_STEPS, interval_text, text_of
+from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
+from tangentlens.runs.vocabulary import ACTIVATION, METRICS, SD, SHAPE, derived
 from tangentlens.statistics.interval import mean_interval
 from tangentlens.statistics.shape import BATCHES, profile_shape
+from tangentlens.studies.study import Study
 
+NAME = "profile"
 # Tokens of one forward pass.
 _FORWARD = 2048
-SHAPE = "shape_of_"
 
 
 @dataclass(frozen=True)
 class Profile:
-    """What to look at: models (directories, hub ids, `id@revision`), a text, sites, how much, and where to compute."""
+    """What to look at.
+
+    Attributes:
+        models: Directories, hub ids or `id@revision`.
+        text: A text file; the built-in text by default.
+        sites: Where to look.
+        batches: How many batches of token vectors.
+        batch_tokens: Token vectors in a batch.
+        length: Tokens that the model sees at once.
+        seed: Seed of the windows and of the vectors drawn from them.
+        device: Where to compute.
+        dtype: The format of the weights.
+        trust_remote_code: Whether to run code that a model's repository contains.
+    """
 
     models: tuple[str, ...]
     text: str | None = None
@@ -54,42 +75,23 @@ class Profile:
         check_device(self.device)
 
 
-@dataclass(frozen=True)
-class Estimate:
-    """What a profile of one model will take."""
-
-    model: str
-    seconds: float
-    bytes: int
-
-
-class Watcher(NamedTuple):
-    """Who is told time and memory before the work on a model begins, and sites times batches done, of all."""
-
-    estimate: Callable[[Estimate], None] = lambda found: None
-    progress: Callable[[str, int, int], None] = lambda model, done, total: None
-
-
-NOBODY = Watcher()
-
-
-def run_profile(profile: Profile, out: str | Path, watcher: Watcher = NOBODY) -> Run:
-    """Profile every model into the run directory `out`; goes on where it was stopped."""
+def run_profile(profile: Profile, out: str | Path, watch: Watch = unwatched) -> Run:
+    """Profile every model into the run directory `out`; an interrupted run is continued."""
     text = Text(None if profile.text is None else Path(profile.text))
     if text.size == 0:
         raise InputError(f"{profile.text} must hold text, but is empty; name another file")
-    run = create_run(out, {"command": "profile", **asdict(profile)})
+    run = create_run(out, asdict(profile), NAME)
     run.claim_data(profile.text, {"fingerprint": text.fingerprint, "bytes": text.size})
     for spec in profile.models:
-        _ModelProfile(profile, spec, run, text, watcher).make()
+        _ModelProfile(profile, spec, run, text, watch).make()
     return run
 
 
 class _ModelProfile:
     """One model of a profile."""
 
-    def __init__(self, profile: Profile, spec: str, run: Run, text: Text, watcher: Watcher) -> None:
-        self.profile, self.run, self.text, self.watcher = profile, run, text, watcher
+    def __init__(self, profile: Profile, spec: str, run: Run, text: Text, watch: Watch) -> None:
+        self.profile, self.run, self.text, self.watch = profile, run, text, watch
         self.loaded = load_model(spec, profile.device, getattr(torch, profile.dtype), profile.trust_remote_code)
         same = [model_name(other) for other in profile.models].count(model_name(spec)) > 1
         self.name = spec if same else self.loaded.name
@@ -98,7 +100,7 @@ class _ModelProfile:
         self.length = self.loaded.text_length(profile.length)
 
     def make(self) -> None:
-        """Measure all batches that are not there yet, then write the summary."""
+        """Measure all batches that have not been measured yet, then write the summary."""
         parameters = sum(parameter.numel() for parameter in self.loaded.model.parameters())
         facts = {
             "kind": self.loaded.kind,
@@ -108,13 +110,15 @@ class _ModelProfile:
             "window": self.length,
         }
         self.run.claim_model(self.name, facts)
-        if self.run.has(self.name):
-            return
-        self.watcher.estimate(self._estimate())
-        found = [self._measured(number, gathered) for number, gathered in enumerate(self._batches())]
+        self.run.complete(self.name, lambda: self._summary(self._values()))
+
+    def _values(self) -> dict[str, Float[Tensor, "batches sites"]]:
+        """Return the values of every measure."""
+        cost = self._cost()
+        self.watch(Progress(self.name, 0, self.profile.batches * len(self.sites), cost))
+        measured = [self._measured(number, gathered, cost) for number, gathered in enumerate(self._batches())]
         # What comes from disk is in another order.
-        values = {name: torch.stack([batch[name] for batch in found]) for name in sorted(found[0])}
-        self.run.write(self.name, self._summary(values))
+        return {name: torch.stack([batch[name] for batch in measured]) for name in sorted(measured[0])}
 
     def _batches(self) -> Iterator[list[Tensor]]:
         """Windows for a batch at a time, until there are enough batches or the text ends.
@@ -133,14 +137,14 @@ class _ModelProfile:
                 if done == self.profile.batches:
                     return
         if done < 2:
-            found = done * self.profile.batch_tokens + count
+            tokens = done * self.profile.batch_tokens + count
             raise InputError(
                 f"the text must give at least {2 * self.profile.batch_tokens} tokens, two batches, in windows of "
-                f"{self.length}, but gives {found}; use a longer text, a smaller --batch-tokens or a smaller --length"
+                f"{self.length}, but gives {tokens}; use a longer text, a smaller --batch-tokens or a smaller --length"
             )
 
-    def _measured(self, number: int, gathered: list[Tensor]) -> dict[str, Float[Tensor, "sites"]]:
-        """Values at all sites by measure, of one batch; from disk if they are there."""
+    def _measured(self, number: int, gathered: list[Tensor], cost: str) -> dict[str, Float[Tensor, "sites"]]:
+        """Return the values of one batch at all sites, by measure; from disk if they are there."""
         part = f"{self.name}-batch-{number:04d}"
         known = self.run.load_tensors(part)
         if known is not None:
@@ -150,21 +154,21 @@ class _ModelProfile:
         mixed = torch.randperm(len(kept), generator=torch.Generator().manual_seed(self.profile.seed + number))
         mixed = mixed[: self.profile.batch_tokens]
         rows = self._rows(tokens)
-        found = []
+        measured = []
         for place, site in enumerate(self.sites):
             here = torch.cat(rows.pop(site.name))
             try:
-                found.append(profile_measures(here[mixed.to(here.device)], kept[mixed].to(here.device)))
+                measured.append(measure_all(here[mixed.to(here.device)], kept[mixed].to(here.device)))
             except InputError as error:
                 raise InputError(f"{self.name} at {site.name}: {error}") from error
             done = number * len(self.sites) + place + 1
-            self.watcher.progress(self.name, done, self.profile.batches * len(self.sites))
-        values = {name: torch.tensor([site[name] for site in found], dtype=torch.float64) for name in found[0]}
+            self.watch(Progress(self.name, done, self.profile.batches * len(self.sites), f"{site.name}; {cost}"))
+        values = {name: torch.tensor([site[name] for site in measured], dtype=torch.float64) for name in measured[0]}
         self.run.save_tensors(part, values)
         return values
 
     def _rows(self, tokens: Int[Tensor, "w length"]) -> dict[str, list[Tensor]]:
-        """Rows of all sites at the positions of text, in pieces."""
+        """Return the rows of all sites at the positions of text, in pieces."""
         rows: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
         for some in tokens.split(max(1, _FORWARD // self.length)):
             self._forward(some, lambda site, piece: rows[site.name].append(piece))
@@ -175,8 +179,8 @@ class _ModelProfile:
         device = self.profile.device
         activations(self.loaded.model, self.sites, self.loaded.framed(some).to(device), keep.to(device), see)
 
-    def _estimate(self) -> Estimate:
-        """From one forward pass and one site's measures, at full size."""
+    def _cost(self) -> str:
+        """Return how long all batches will take and how much memory, from one forward pass and one site's measures."""
         some = torch.zeros(max(1, _FORWARD // self.length // 4), self.length, dtype=torch.int64)
         for _ in range(2):
             start = time.perf_counter()
@@ -185,19 +189,20 @@ class _ModelProfile:
         size = self.profile.batch_tokens
         sample = torch.randn(size, self.width, generator=torch.Generator().manual_seed(0)).to(self.profile.device)
         start = time.perf_counter()
-        profile_measures(sample, torch.arange(size, device=sample.device))
+        measure_all(sample, torch.arange(size, device=sample.device))
         measure = time.perf_counter() - start
         seconds = self.profile.batches * (size * forward + len(self.sites) * measure)
         weights = sum(parameter.nbytes for parameter in self.loaded.model.parameters())
         held = (len(self.sites) + 4) * size * self.width * 4
-        return Estimate(self.name, seconds, weights + held)
+        about = f"about {seconds / 60:.0f} min" if seconds > 90 else f"about {seconds:.0f} s"
+        return f"{about}, {(weights + held) / 2**30:.1f} GiB of memory"
 
     def _summary(self, values: dict[str, Float[Tensor, "batches sites"]]) -> Iterator[Record]:
-        """Mean, standard deviation and shape of each measure."""
+        """Yield mean, standard deviation and shape of each measure."""
         base = Record(
             model=self.name,
             revision=self.loaded.revision,
-            quantity="activation",
+            quantity=ACTIVATION,
             seed=self.profile.seed,
             ci_over=BATCHES,
         )
@@ -206,13 +211,13 @@ class _ModelProfile:
             about = replace(base, variant=variant, n=len(table) * self.profile.batch_tokens)
             for site, column in zip(self.sites, table.T, strict=True):
                 here = replace(about, site=site.name, depth=site.depth)
-                yield estimate(here, metric, mean_interval(column, BATCHES))
-                yield replace(here, metric=f"{metric}_sd", value=float(column.std()))
+                yield here.estimate(metric, mean_interval(column, BATCHES))
+                yield replace(here, metric=derived(SD, metric), value=float(column.std()))
             if bool(table.isfinite().all()):
                 yield from self._shape(about, metric, table)
 
     def _shape(self, about: Record, metric: str, table: Float[Tensor, "batches sites"]) -> Iterator[Record]:
-        """The shape over the sites that have a depth."""
+        """Yield the shape over the residual sites."""
         at = [i for i, site in enumerate(self.sites) if site.name.startswith("resid.")]
         if len(at) < 3:
             return
@@ -221,9 +226,111 @@ class _ModelProfile:
         yield replace(
             about,
             site=self.sites[at[shape.place]].name,
-            metric=SHAPE + metric,
-            variant=":".join(filter(None, (about.variant, shape.kind))),
+            metric=derived(SHAPE, metric),
+            detail=shape.kind,
             value=shape.value,
             ci_low=shape.ci_low,
             ci_high=shape.ci_high,
         )
+
+
+def _profiled(shown: tuple[str, ...]) -> list[str]:
+    return [name for name, metric in METRICS.items() if metric.shown in shown]
+
+
+def profile_over_depth(records: pl.DataFrame) -> Figure | None:
+    """Draw every measure over depth, all models together."""
+    rows = labelled(records).filter(pl.col("quantity") == ACTIVATION, pl.col("depth").is_not_null(), N_STEPS == 1)
+    rows = rows.with_columns(key=KEY)
+    shown = [name for name in _profiled(("table", "figure")) if name in rows["key"]]
+    if not shown or rows["depth"].n_unique() < 2:
+        return None
+    n_rows = -(-len(shown) // 3)
+    titles = [METRICS[name].axis for name in shown]
+    plot = make_subplots(n_rows, 3, shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.09)
+    for place, name in enumerate(shown):
+        row, col = place // 3 + 1, place % 3 + 1
+        for colour, model in zip(cycle(COLOURS), models_of(rows), strict=False):
+            line = rows.filter(pl.col("key") == name, pl.col("model_label") == model).sort("depth")
+            if line.height:
+                trace = bars(line, "depth", model, colour).update(
+                    legendgroup=model, showlegend=place == 0, text=line["site"].to_list()
+                )
+                plot.add_trace(trace, row=row, col=col)
+        log_axis(plot, METRICS[name], row, col)
+    plot.update_xaxes(title_text="depth (0: before the first block, 1: after the last)", row=n_rows, col=2)
+    caption = (
+        "Means over batches of shuffled token vectors, with 95% intervals over batches. The shape of a profile (bell, "
+        "valley, irregular, monotone, flat) is decided over the same batches."
+    )
+    return Figure(_title(rows, records), caption, styled(plot, 260 * n_rows + 80))
+
+
+def _title(rows: pl.DataFrame, records: pl.DataFrame) -> str:
+    shapes = labelled(records).filter(pl.col("metric") == derived(SHAPE, "anisotropy"))
+    kinds = dict(zip(shapes["model_label"], shapes["detail"], strict=True))
+    told = []
+    for (model,), line in rows.filter(pl.col("key") == "anisotropy").group_by(["model_label"], maintain_order=True):
+        values = line["value"].to_list()
+        told.append(f"{model} {min(values):.2g} to {max(values):.2g} ({kinds.get(str(model), 'no shape decided')})")
+    return "Anisotropy over depth: " + "; ".join(sorted(told))
+
+
+def profile_tables(records: pl.DataFrame) -> Iterator[Table]:
+    """Tabulate mean and standard deviation over batches, site by site, one table per model."""
+    key = ["run", "model", "site", "key"]
+    is_sd = pl.col("metric").str.starts_with(f"{SD}/")
+    rows = records.with_columns(key=KEY.str.strip_prefix(f"{SD}/"))
+    wide = (
+        rows.filter(~is_sd)
+        .join(rows.filter(is_sd).select(*key, sd="value"), on=key)
+        .filter(pl.col("key").is_in(_profiled(("table",))))
+        .with_columns(text=text_of(pl.struct("value", "sd"), lambda row: f"{row['value']:.3g} ±{row['sd']:.1g}"))
+        .sort("run", "model", "depth", maintain_order=True)
+        .pivot("key", index=key[:-1], values="text", maintain_order=True)
+    )
+    columns = [pl.col(name).alias(METRICS[name].axis) for name in _profiled(("table",)) if name in wide.columns]
+    for (model,), frame in wide.select(*key[:-1], *columns).group_by(["model"], maintain_order=True):
+        yield Table(f"{model}, site by site: mean ± standard deviation over batches", frame.drop("model"))
+
+
+def shapes(rows: pl.DataFrame) -> Iterator[str]:
+    """Say what the profile of each headline measure looks like over depth, by the test over batches."""
+    values = rows.with_columns(key=KEY)
+    for name in _profiled(("table",)):
+        metric, _, variant = name.partition(":")
+        for row in rows.filter(metric=derived(SHAPE, metric), variant=variant).iter_rows(named=True):
+            value = values.filter(pl.col("key") == name, pl.col("site") == row["site"])["value"][0]
+            at = f"{value:#.3g} at {row['site']}"
+            told = {
+                "bell": f"a bell, {at}, above the higher end by {interval_text(row)}",
+                "valley": f"a valley, {at}, off the lower end by {interval_text(row)}",
+                "irregular": f"irregular, {at}, off both ends by at least {interval_text(row)}, but no bell or valley",
+                "monotone": f"no bell or valley, and the last site is off the first by {interval_text(row)}",
+                "flat": f"flat, the last site is off the first by {interval_text(row)}",
+            }[row["detail"]]
+            label = METRICS[name].label
+            yield f"{label[0].upper()}{label[1:]} over depth: {told} (95% interval over batches)."
+
+
+def clusters(rows: pl.DataFrame) -> Iterator[str]:
+    """Say whether the space is rounder inside clusters than as a whole."""
+    inside, random = (rows.filter(metric="local_anisotropy", variant=variant) for variant in ("", "matched"))
+    both = inside.join(random, on="site", suffix="_random")
+    if both.height:
+        rounder = both.filter(pl.col("ci_high") < pl.col("ci_low_random")).height
+        longer = both.filter(pl.col("ci_low") > pl.col("ci_high_random")).height
+        means = " and ".join(f"{both[name].sum() / both.height:#.3g}" for name in ("value", "value_random"))
+        yield (
+            f"Inside clusters, the anisotropy is below that of as many random rows at {rounder} of {both.height} sites "
+            f"and above it at {longer} (means {means})."
+        )
+
+
+PROFILE = Study(
+    NAME,
+    Profile,
+    run_profile,
+    folder=lambda plan: Path("runs") / f"{NAME}-{'-'.join(Path(model).name or 'model' for model in plan.models)}",
+    section=Section(figures=(profile_over_depth,), tables=(profile_tables,), findings=(shapes, clusters)),
+)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from tangentlens.errors import InputError
 from tangentlens.lens.lens import Lens
+from tangentlens.runs.progress import Progress, Watch
 from tangentlens.runs.run import Run
 
 Batches = Callable[[int], Mapping[str, Tensor]]
@@ -32,18 +33,16 @@ class Recipe:
         return self.learning_rate * min(1.0, (step + 1) / self.warmup) * max(0.1, 1 - step / self.steps)
 
 
-def train(
-    model: nn.Module, batches: Batches, recipe: Recipe, lens: Lens, checkpoint: Checkpoint, progress: Progress
-) -> None:
-    """Train to the recipe's last step, from the last checkpoint if there is one; the lens decides when to look.
+def train(model: nn.Module, batches: Batches, recipe: Recipe, lens: Lens, checkpoint: Checkpoint, watch: Watch) -> None:
+    """Train to the recipe's last step, from the last checkpoint if there is one; the lens decides when to measure.
 
     Args:
         model: A model that returns its loss.
         batches: The batch of a step, by its number.
         recipe: How to train.
-        lens: Already told at which step the checkpoint stands.
+        lens: The lens, which already knows at which step the checkpoint stands.
         checkpoint: Where the training state is kept; it is saved whenever the lens has written.
-        progress: Told the number of steps done and the loss.
+        watch: Called with the number of steps done, and the loss as a note.
     """
     optimizer = checkpoint.restore(model, recipe)
     lens.load_state_dict(checkpoint.lens_state())
@@ -63,12 +62,9 @@ def train(
             optimizer.step()
             optimizer.zero_grad()
             lens.step(loss.detach())
-            progress(step + 1, loss.item())
+            watch(Progress(lens.name, step + 1, recipe.steps, f"loss {loss.item():.3f}"))
             if due or lens.current == recipe.steps:
                 checkpoint.save(model, optimizer, lens)
-
-
-Progress = Callable[[int, float], None]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ import pytest
 from tangentlens import InputError, open_run
 from tangentlens.report.page import write_report
 from tangentlens.runs.records import KEY
-from tangentlens.studies.study import DEMO, run_study
+from tangentlens.studies import SECTIONS
+from tangentlens.studies.demo import DemoPlan, run_demo
 from tiny import TINY
 
 
@@ -16,13 +17,9 @@ class Interrupted(Exception):
     pass
 
 
-def quiet(model, done, loss):
-    pass
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return run_study(TINY, tmp_path_factory.mktemp("study") / "whole", quiet)
+    return run_demo(TINY, tmp_path_factory.mktemp("study") / "whole")
 
 
 def test_every_site_step_and_control_of_both_models_is_there(whole):
@@ -49,8 +46,8 @@ def test_the_manifest_holds_configuration_data_hash_and_weight_hashes(whole):
 
 
 def test_same_seed_same_numbers_another_seed_others(whole, tmp_path):
-    again = run_study(TINY, tmp_path / "again", quiet).records
-    other = run_study(replace(TINY, seed=1, steps=2), tmp_path / "other", quiet).records
+    again = run_demo(TINY, tmp_path / "again").records
+    other = run_demo(replace(TINY, seed=1, steps=2), tmp_path / "other").records
     assert again.drop("run").equals(whole.records.drop("run"))
     first = other.filter(metric="loss", step=0)["value"].to_list()
     assert first != whole.records.filter(metric="loss", step=0)["value"].to_list()
@@ -58,22 +55,22 @@ def test_same_seed_same_numbers_another_seed_others(whole, tmp_path):
 
 @pytest.mark.parametrize("moment", [("decoder", 2), ("decoder", 5), ("encoder", 4)])
 def test_stopped_anywhere_it_is_readable_and_goes_on_to_the_same_numbers(whole, tmp_path, moment):
-    def stop(model, done, loss):
-        if (model, done) == moment and loss == loss:
+    def stop(progress):
+        if (progress.task, progress.done) == moment and progress.note:
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_study(TINY, tmp_path / "parts", stop)
+        run_demo(TINY, tmp_path / "parts", stop)
     half = open_run(tmp_path / "parts")
     assert 0 < half.records.height < whole.records.height
-    assert write_report([half], tmp_path / "half.html").path.stat().st_size > 0
-    resumed = run_study(TINY, tmp_path / "parts", quiet).records
+    assert write_report([half], tmp_path / "half.html", SECTIONS).path.stat().st_size > 0
+    resumed = run_demo(TINY, tmp_path / "parts").records
     assert resumed.drop("run").equals(whole.records.drop("run"))
 
 
 def test_a_finished_study_is_not_trained_again(whole):
     told = []
-    run_study(TINY, whole.path, lambda model, done, loss: told.append((model, done)))
+    run_demo(TINY, whole.path, lambda progress: told.append((progress.task, progress.done)))
     assert told == [("decoder", TINY.steps), ("encoder", TINY.steps)]
 
 
@@ -81,10 +78,10 @@ def test_a_run_of_another_text_is_not_mixed_in(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("the cat sat on the mat and looked at the moon. " * 400)
     study = replace(TINY, text=str(path), steps=2)
-    run_study(study, tmp_path / "run", quiet)
+    run_demo(study, tmp_path / "run")
     path.write_text("a dog ran over the hill and far away in the rain. " * 400)
     with pytest.raises(InputError, match="was made from another text"):
-        run_study(study, tmp_path / "run", quiet)
+        run_demo(study, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -96,10 +93,10 @@ def test_a_run_of_another_text_is_not_mixed_in(tmp_path):
 )
 def test_what_cannot_be_run_is_refused_before_anything_is_written(change, says, tmp_path):
     with pytest.raises(InputError, match=says):
-        run_study(replace(TINY, **change), tmp_path / "run", quiet)
+        run_demo(replace(TINY, **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_rank_above_half_the_width_is_refused():
     with pytest.raises(InputError, match="half the width, 64, but is 65"):
-        replace(DEMO, rank=65)
+        DemoPlan(rank=65)

@@ -1,0 +1,195 @@
+"""Every measure of a cloud of activations, in one table: what a profile, a lens and a report show.
+
+A new measure is a file with its function and a line in `MEASURES`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tangentlens.errors import InputError
+from tangentlens.geometry.dimension.entropy import manifold_entropy
+from tangentlens.geometry.dimension.intrinsic import IntrinsicDimension, intrinsic_dimension
+from tangentlens.geometry.moments import Moments
+from tangentlens.geometry.neighbours import distinct_rows
+from tangentlens.geometry.rows import as_rows
+from tangentlens.geometry.spectrum.alpha_req import alpha_req
+from tangentlens.geometry.spectrum.anisotropy import anisotropy, anisotropy_replicates
+from tangentlens.geometry.spectrum.cosine import rogue_dimensions
+from tangentlens.geometry.spectrum.direction_counts import (
+    effective_rank,
+    entropy_rank,
+    isoscore,
+    participation_ratio,
+    rankme,
+    stable_rank,
+)
+from tangentlens.geometry.spectrum.local_anisotropy import LocalAnisotropy, local_anisotropy
+from tangentlens.geometry.spectrum.partition import partition_isotropy
+from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.jackknife import share_jackknife
+
+# The variant of measures that use only the first occurrence of each token type.
+ONE_PER_TYPE = "one_per_type"
+
+
+@dataclass(frozen=True, eq=False)
+class Cloud:
+    """The activations of one site, with everything that several measures need, computed once.
+
+    Attributes:
+        rows: Activations `(n, d)`.
+        tokens: The token id of each row.
+        sequences: The sequence id of each row, for intervals over sequences.
+    """
+
+    rows: Float[Tensor, "n d"]
+    tokens: Int[Tensor, "n"]
+    sequences: Int[Tensor, "n"]
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Count, mean and second moment of the rows."""
+        return Moments.of(self.rows)
+
+    @cached_property
+    def types(self) -> Float[Tensor, "t d"]:
+        """The first occurrence of each token type. Occurrences of one token are mostly each other's neighbours."""
+        return self.rows[distinct_rows(self.tokens[:, None].double())]
+
+    @cached_property
+    def dimension(self) -> IntrinsicDimension:
+        """The intrinsic dimension of all rows."""
+        return intrinsic_dimension(self.rows)
+
+    @cached_property
+    def dimension_of_types(self) -> IntrinsicDimension:
+        """The intrinsic dimension with one row per token type."""
+        return intrinsic_dimension(self.types)
+
+    @cached_property
+    def clusters(self) -> LocalAnisotropy:
+        """The anisotropy inside clusters."""
+        return local_anisotropy(self.rows)
+
+    @cached_property
+    def cosines(self) -> Float[Tensor, "d"]:
+        """What each coordinate adds to the mean cosine."""
+        return rogue_dimensions(self.rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """What a single batch says of a measure.
+
+    Attributes:
+        interval: The value with its interval over the batch's own sequences, tokens or types.
+        n: The number of rows behind it.
+        replicates: The value, then the value without each group of sequences, if it has such replicates. A mean over
+            sites needs them.
+    """
+
+    interval: Interval
+    n: int
+    replicates: Float[Tensor, "g_plus_1"] | None = None
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One measure of activations.
+
+    Attributes:
+        name: The metric's name in records.
+        of: The value, given a cloud.
+        label: What people read on axes and in tables.
+        variant: The variant's name in records, if there are several of one metric.
+        unit: The unit, if there is one.
+        log: Whether it is drawn on a logarithmic axis.
+        shown: Where a report shows it: in the 'table' and figures, in a 'figure' only, or not at all ('records').
+        in_lens: Whether it is cheap enough to be measured on every due step of a training.
+        estimate: The value with an interval from a single batch; None from it means that there is no value.
+    """
+
+    name: str
+    of: Callable[[Cloud], float]
+    label: str
+    variant: str = ""
+    unit: str = ""
+    log: bool = False
+    shown: Literal["table", "figure", "records"] = "figure"
+    in_lens: bool = False
+    estimate: Callable[[Cloud], Estimate | None] | None = None
+
+    @property
+    def key(self) -> str:
+        """The name with its variant: `metric` or `metric:variant`."""
+        return f"{self.name}:{self.variant}" if self.variant else self.name
+
+
+def _anisotropy(cloud: Cloud) -> Estimate:
+    replicates = anisotropy_replicates(cloud.rows, cloud.sequences)
+    return Estimate(share_jackknife(replicates), len(cloud.rows), replicates)
+
+
+def _dimension(cloud: Cloud) -> Estimate:
+    return _of_dimension(cloud.dimension, over="tokens")
+
+
+def _dimension_of_types(cloud: Cloud) -> Estimate | None:
+    return _of_dimension(cloud.dimension_of_types, over="types") if len(cloud.types) >= 3 else None
+
+
+def _of_dimension(dimension: IntrinsicDimension, over: str) -> Estimate:
+    interval = Interval(dimension.value, dimension.ci_low, dimension.ci_high, over)
+    return Estimate(interval, dimension.n_used)
+
+
+# fmt: off
+MEASURES = (
+    Measure("anisotropy", lambda cloud: anisotropy(cloud.moments), "anisotropy",
+            shown="table", in_lens=True, estimate=_anisotropy),
+    Measure("mean_cosine", lambda cloud: float(cloud.cosines.sum()), "mean cosine", shown="table"),
+    Measure("intrinsic_dimension", lambda cloud: cloud.dimension.value, "dimension",
+            log=True, shown="table", in_lens=True, estimate=_dimension),
+    Measure("intrinsic_dimension", lambda cloud: cloud.dimension_of_types.value, "dimension of types",
+            variant=ONE_PER_TYPE, log=True, shown="table", in_lens=True, estimate=_dimension_of_types),
+    Measure("manifold_entropy", lambda cloud: manifold_entropy(cloud.rows, cloud.dimension.value).value, "entropy",
+            unit="nats", shown="table"),
+    Measure("effective_rank", lambda cloud: effective_rank(cloud.moments), "effective rank"),
+    Measure("isoscore", lambda cloud: isoscore(cloud.moments), "IsoScore"),
+    Measure("local_anisotropy", lambda cloud: cloud.clusters.value, "anisotropy inside clusters"),
+    Measure("local_anisotropy", lambda cloud: cloud.clusters.matched, "anisotropy of as many random rows",
+            variant="matched"),
+    Measure("partition_isotropy", lambda cloud: partition_isotropy(cloud.rows), "partition isotropy", shown="records"),
+    Measure("participation_ratio", lambda cloud: participation_ratio(cloud.moments), "participation ratio",
+            shown="records"),
+    Measure("entropy_rank", lambda cloud: entropy_rank(cloud.moments), "entropy rank", shown="records"),
+    Measure("rankme", lambda cloud: rankme(cloud.moments), "RankMe", shown="records"),
+    Measure("stable_rank", lambda cloud: stable_rank(cloud.moments), "stable rank", shown="records"),
+    Measure("alpha_req", lambda cloud: alpha_req(cloud.moments), "alpha-ReQ", shown="records"),
+    Measure("rogue_dimensions", lambda cloud: float(cloud.cosines.amax() / cloud.cosines.sum()),
+            "largest share of one coordinate in the mean cosine", shown="records"),
+    Measure("duplicates", lambda cloud: float(cloud.dimension.n_duplicates), "duplicate rows",
+            shown="records", in_lens=True),
+)
+# fmt: on
+
+
+def measure_all(rows: Float[Tensor, "n d"], tokens: Int[Tensor, "n"]) -> dict[str, float]:
+    """Return the value of every measure by its key; NaN where the rows do not allow it."""
+    cloud = Cloud(as_rows(rows), tokens, tokens)
+    return {measure.key: _or_nan(measure, cloud) for measure in MEASURES}
+
+
+def _or_nan(measure: Measure, cloud: Cloud) -> float:
+    try:
+        return measure.of(cloud)
+    except InputError:
+        return math.nan

@@ -1,0 +1,116 @@
+"""A due step, in the order in which data flows: gather the rows of all ranks, measure each site, make records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from tangentlens.alignment.rows import TokenRows
+from tangentlens.capture.distributed import gathered_rows, is_first
+from tangentlens.capture.sites import Site
+from tangentlens.capture.step import Capture
+from tangentlens.capture.stream import MomentStream
+from tangentlens.errors import InputError
+from tangentlens.geometry.moments import Moments
+from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
+from tangentlens.lens.memory import Memory
+from tangentlens.lens.records import mean_records, site_records, window_records
+from tangentlens.proxies import named_proxy
+from tangentlens.runs.records import Record
+from tangentlens.runs.vocabulary import MEAN_SITE
+
+
+@dataclass(frozen=True, eq=False)
+class DueStep:
+    """What a due step is measured from.
+
+    Attributes:
+        about: What all records of the step have in common.
+        sites: The sites to measure.
+        capture: The step's own activations and gradients.
+        stream: The moments of all steps since the last due one.
+        memory: What was kept of the steps before.
+        fitting: The proxy and how it is compared.
+        device: Where ranks exchange numbers.
+    """
+
+    about: Record
+    sites: Sequence[Site]
+    capture: Capture
+    stream: MomentStream
+    memory: Memory
+    fitting: Fitting
+    device: torch.device
+
+
+@dataclass(frozen=True, eq=False)
+class SiteData:
+    """What all ranks together have of a site: the step's rows, rows to fit on, and moments since the last due step."""
+
+    rows: TokenRows | None
+    fit_on: Float[Tensor, "m d"] | None
+    window: Mapping[str, Moments]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What came of a due step: measures and records; for sites that could not be measured, the reason."""
+
+    measured: dict[str, SiteMeasures] = field(default_factory=dict)
+    records: list[Record] = field(default_factory=list)
+    troubles: dict[str, str] = field(default_factory=dict)
+
+
+def measure_due_step(step: DueStep) -> Outcome:
+    """Measure every site, one after the other. All ranks take part; the first one measures and gets the records."""
+    outcome = Outcome()
+    for site in step.sites:
+        data = gather(step, site)
+        if is_first():
+            try:
+                measure(step, site, data, outcome)
+            except InputError as error:
+                # Such steps (not finite, no gradient, too few sequences) happen, and must not end a training.
+                outcome.troubles[site.name] = str(error)
+                outcome.records.append(unmeasured(_at(step, site), str(error)))
+        step.capture.forget(site)
+    if outcome.measured:
+        sites = list(outcome.measured.values())
+        outcome.records.extend(mean_records(replace(step.about, site=MEAN_SITE), sites))
+    return outcome
+
+
+def gather(step: DueStep, site: Site) -> SiteData:
+    """Return what all ranks have of a site. Each rank takes part in every exchange, whatever it lacks itself."""
+    dropped = step.capture.n_backward and not step.capture.ran(site)
+    own = None if dropped else step.capture.rows(site)
+    return SiteData(
+        rows=gathered_rows(own, step.device),
+        fit_on=step.memory.earlier(site, step.device),
+        window=step.stream.total(site.name),
+    )
+
+
+def measure(step: DueStep, site: Site, data: SiteData, outcome: Outcome) -> None:
+    """Measure one site and put measures and records into the outcome."""
+    if data.rows is None:
+        raise InputError("no forward pass came through it; are blocks dropped at random?")
+    here = _at(step, site)
+    if len(data.window) == 2:
+        subspaces, (name, _) = step.memory.subspaces.get(site.name, {}), named_proxy(step.fitting.proxy)
+        outcome.records.extend(window_records(here, **data.window, proxies=subspaces, proxy=name))
+    outcome.measured[site.name] = measure_site(data.rows, data.fit_on, step.fitting)
+    outcome.records.extend(site_records(here, outcome.measured[site.name]))
+
+
+def unmeasured(about: Record, reason: str) -> Record:
+    """Return the record of a site or step that could not be measured."""
+    return replace(about, metric="unmeasured", detail=reason, value=1.0)
+
+
+def _at(step: DueStep, site: Site) -> Record:
+    return replace(step.about, site=site.name, depth=site.depth)

@@ -1,0 +1,110 @@
+"""What a lens measured, as records."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from tangentlens.alignment.share import BINNED_ORDERS, moment_shares
+from tangentlens.alignment.tangent_result import TangentTest, average
+from tangentlens.geometry.measures import MEASURES, Estimate
+from tangentlens.geometry.moments import Moments
+from tangentlens.geometry.spectrum.anisotropy import anisotropy
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.lens.measures import SiteMeasures
+from tangentlens.runs.records import Record
+from tangentlens.runs.vocabulary import ACTIVATION, GRADIENT, PROXY, UNCENTRED
+from tangentlens.statistics.jackknife import share_jackknife
+
+
+def site_records(about: Record, site: SiteMeasures) -> Iterator[Record]:
+    """Yield the measures of a site as records like `about`."""
+    activation = replace(about, quantity=ACTIVATION, n=site.n)
+    for measure in MEASURES:
+        here, estimate = replace(activation, variant=measure.variant), site.estimates.get(measure.key)
+        if isinstance(estimate, Estimate):
+            yield here.estimate(measure.name, estimate.interval, n=estimate.n)
+        elif estimate is not None:
+            yield replace(here, metric=measure.name, value=estimate)
+    gradient = replace(about, quantity=GRADIENT, n=site.n)
+    yield replace(gradient, metric="anisotropy", variant=UNCENTRED, value=site.gradient_anisotropy)
+    yield replace(gradient, metric="rms_norm", value=site.gradient_rms)
+    yield from share_records(about, site.test)
+
+
+def mean_records(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Record]:
+    """Yield means over sites, where all sites have the same width and tokens."""
+    if len({(site.test.dim, site.n) for site in sites}) > 1:
+        return
+    for measure in MEASURES:
+        replicates = [_replicates(site, measure.key) for site in sites]
+        known = [one for one in replicates if one is not None]
+        if len(known) == len(sites) and len({len(one) for one in known}) == 1:
+            mean = share_jackknife(torch.stack(known).mean(dim=0))
+            here = replace(about, quantity=ACTIVATION, variant=measure.variant, n=sites[0].n)
+            yield here.estimate(measure.name, mean)
+    yield from share_records(about, average([site.test for site in sites]))
+
+
+def _replicates(site: SiteMeasures, key: str) -> Tensor | None:
+    estimate = site.estimates.get(key)
+    return estimate.replicates if isinstance(estimate, Estimate) else None
+
+
+def share_records(about: Record, test: TangentTest) -> Iterator[Record]:
+    """Yield the result of a tangent test as records like `about`."""
+    about = replace(about, quantity=GRADIENT, rank=test.rank)
+
+    def detail(variant: str) -> str:
+        return PROXY if variant == test.proxy else ""
+
+    for cell in test.shares:
+        here = replace(about, n=test.n_tokens[cell.freq_bin], **cell._asdict())
+        yield here.estimate("share", test.share(*cell), detail=detail(cell.variant))
+        if cell.variant != test.proxy:
+            yield here.estimate("log_ratio", test.log_ratio(*cell))
+        if cell in test.p_values:
+            yield replace(here, metric="p_value", value=test.p_values[cell])
+    for token_cell in test.token_shares:
+        here = replace(about, n=test.n_tokens[token_cell.freq_bin], order=1.0, **token_cell._asdict())
+        yield here.estimate("token_share", test.token_share(*token_cell), detail=detail(token_cell.variant))
+        if token_cell.variant != test.proxy:
+            yield here.estimate("token_log_ratio", test.token_log_ratio(*token_cell))
+    for variant, kind, order in product(dict.fromkeys((test.proxy, "pca")), ("input", "target"), BINNED_ORDERS):
+        ratio = test.frequency_log_ratio(kind, order, variant)
+        if ratio is not None:
+            here = replace(about, variant=variant, order=order, freq_bin=kind)
+            yield here.estimate("frequency_log_ratio", ratio, detail=detail(variant))
+
+
+def window_records(
+    about: Record, activations: Moments, gradients: Moments, proxies: Mapping[str, Subspace], proxy: str
+) -> Iterator[Record]:
+    """Yield what the moments of many steps say, and the share of their gradients in subspaces fitted before.
+
+    Args:
+        about: What the records have in common.
+        activations: Moments of the activations since the last due step.
+        gradients: Moments of the gradients since then.
+        proxies: The subspaces that were fitted at the last due step, by name.
+        proxy: Which of them is the proxy.
+    """
+    activation = replace(about, quantity=ACTIVATION, n=activations.count)
+    yield replace(activation, metric="window_anisotropy", value=anisotropy(activations))
+    gradient = replace(about, quantity=GRADIENT, n=gradients.count)
+    moment = gradients.second_moment()
+    energy = float(moment.trace())
+    yield replace(gradient, metric="window_rms_norm", value=math.sqrt(energy))
+    if energy <= 0:
+        return
+    yield replace(gradient, metric="window_anisotropy", variant=UNCENTRED, value=anisotropy(gradients, False))
+    shares = moment_shares(moment, proxies, BINNED_ORDERS) if proxies else ()
+    for (name, q), of_proxy in zip(proxies.items(), shares, strict=True):
+        for order, share in zip(BINNED_ORDERS, of_proxy, strict=True):
+            here = replace(gradient, variant=name, order=order, rank=q.rank, detail=PROXY if name == proxy else "")
+            yield replace(here, metric="window_share", value=float(share))

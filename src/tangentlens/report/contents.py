@@ -1,0 +1,80 @@
+"""What a report is made of: sections with figures, tables and findings, each a function of records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+import polars as pl
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure.
+
+    Attributes:
+        title: One sentence that says what is seen, with numbers.
+        caption: What is drawn, and what bars and bands are over.
+        plot: The figure itself.
+    """
+
+    title: str
+    caption: str
+    plot: go.Figure
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table with a title that says what its entries are."""
+
+    title: str
+    frame: pl.DataFrame
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence about one model of one run."""
+
+    run: str
+    model: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """What a report says about one subject. Whatever the records do not allow is left out.
+
+    Attributes:
+        figures: Each takes the records of all runs and returns a figure, or None.
+        tables: Each takes the records of all runs and returns tables.
+        findings: Each takes the records of one model of one run and returns sentences.
+    """
+
+    figures: tuple[Callable[[pl.DataFrame], Figure | None], ...] = ()
+    tables: tuple[Callable[[pl.DataFrame], Iterable[Table]], ...] = ()
+    findings: tuple[Callable[[pl.DataFrame], Iterable[str]], ...] = ()
+
+
+def draw(sections: Iterable[Section], records: pl.DataFrame) -> list[Figure]:
+    """Return every figure that the records allow."""
+    figures = (figure(records) for section in sections for figure in section.figures)
+    return [figure for figure in figures if figure is not None]
+
+
+def tabulate(sections: Iterable[Section], records: pl.DataFrame) -> list[Table]:
+    """Return every table that the records allow."""
+    tables = (table for section in sections for make in section.tables for table in make(records))
+    return [table for table in tables if table.frame.height]
+
+
+def find(sections: Iterable[Section], records: pl.DataFrame) -> list[Finding]:
+    """Return every sentence that the records allow, model by model."""
+    sections = tuple(sections)
+    return [
+        Finding(str(run), str(model), text)
+        for (run, model), rows in records.group_by(["run", "model"], maintain_order=True)
+        for section in sections
+        for say in section.findings
+        for text in say(rows)
+    ]

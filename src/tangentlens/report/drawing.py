@@ -1,0 +1,152 @@
+"""How lines, bands and grids of panels are drawn, alike in all figures."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import plotly.graph_objects as go
+import polars as pl
+from plotly.subplots import make_subplots
+
+from tangentlens.runs.vocabulary import VARIANTS, Metric, Style, proxy_style
+
+# Okabe and Ito's colours, for lines that are models or sites.
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# From early to late.
+BLUES = ("#B9D6EE", "#7FB2DA", "#3C87C0", "#0B4F8A")
+# The controls that a legend shows from the start; the others appear when they are clicked on.
+_PROMINENT = ("pca", "covariance", "random", "normal")
+
+
+def labelled(records: pl.DataFrame) -> pl.DataFrame:
+    """Return the records with a label for each model, which names the run only if several are drawn together."""
+    several = records["run"].n_unique() > 1
+    label = pl.concat_str("run", pl.lit(" / "), "model") if several else pl.col("model")
+    return records.with_columns(label.alias("model_label"))
+
+
+def models_of(rows: pl.DataFrame) -> list[str]:
+    """Return the labels of all models, sorted."""
+    return rows["model_label"].unique(maintain_order=True).sort().to_list()
+
+
+def spaced(values: list[Any], count: int) -> list[Any]:
+    """Return at most `count` of the values: the first, the last, and evenly spaced ones between.
+
+    >>> spaced([1, 2, 3, 4, 5], 3)
+    [1, 3, 5]
+    """
+    if len(values) <= count:
+        return values
+    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+
+
+def style_of(line: pl.DataFrame, is_proxy: bool) -> Style:
+    """Return how the subspace of a line is drawn."""
+    name = str(line["variant"][0])
+    return proxy_style(name) if is_proxy else VARIANTS[name]
+
+
+def shown_at_first(trace: go.Scatter, name: str, is_proxy: bool) -> go.Scatter:
+    """Return the trace; those of less common controls are hidden until their entry in the legend is clicked on."""
+    return trace if is_proxy or name in _PROMINENT else trace.update(visible="legendonly")
+
+
+def grid(
+    rows: pl.DataFrame,
+    row_key: str,
+    row_labels: Mapping[Any, str],
+    line_key: str,
+    draw: Callable[[Any, pl.DataFrame], Iterable[go.Scatter]],
+) -> go.Figure:
+    """Return a grid of panels: a row per value of `row_key`, a column per model, a line per value of `line_key`."""
+    models = models_of(rows)
+    plot = make_subplots(
+        len(row_labels),
+        len(models),
+        shared_xaxes=True,
+        shared_yaxes="rows",
+        subplot_titles=[html.escape(model) for model in models],
+        vertical_spacing=0.08,
+    )
+    shown: set[str] = set()
+    for value, label in row_labels.items():
+        at = list(row_labels).index(value) + 1
+        plot.update_yaxes(title_text=label, row=at, col=1)
+        panels = rows.filter(pl.col(row_key) == value).group_by([line_key, "model_label"], maintain_order=True)
+        for (line, model), points in panels:
+            for trace in draw(line, points):
+                named = bool(trace.name)
+                trace.update(legendgroup=trace.legendgroup or trace.name, showlegend=named and trace.name not in shown)
+                shown |= {trace.name} if named else set()
+                plot.add_trace(trace, row=at, col=models.index(str(model)) + 1)
+    return plot
+
+
+def log_axis(plot: go.Figure, metric: Metric, row: int, col: int | None = None) -> None:
+    """Make the axis of a metric logarithmic if the vocabulary says so."""
+    if metric.log:
+        plot.update_yaxes(type="log", tickvals=[1, 2, 5, 10, 20, 50, 100, 200], row=row, col=col)
+
+
+def step_axis(plot: go.Figure, rows: pl.DataFrame, last_row: int) -> None:
+    """Put steps on a logarithmic axis that has room for step 0."""
+    steps = rows["step"].unique().sort().to_list()
+    plot.update_xaxes(type="log", tickvals=[step + 1 for step in steps], ticktext=steps)
+    plot.update_xaxes(title_text="training step (log scale)", row=last_row)
+
+
+def band(line: pl.DataFrame, label: str, colour: str, dash: str = "solid") -> Iterator[go.Scatter]:
+    """Yield a line over steps with its interval as a band."""
+    x = (line["step"] + 1).to_list()
+    if line["ci_low"].is_not_null().all():
+        edge = [*line["ci_high"].to_list(), *reversed(line["ci_low"].to_list())]
+        faint = {"fillcolor": _faint(colour), "line": {"width": 0}, "hoverinfo": "skip"}
+        yield go.Scatter(x=x + x[::-1], y=edge, fill="toself", mode="lines", legendgroup=label, **faint)
+    yield go.Scatter(
+        x=x,
+        y=line["value"].to_list(),
+        name=label,
+        mode="lines+markers",
+        line={"color": colour, "width": 2, "dash": dash},
+        marker={"size": 5},
+        customdata=line.select("step", "ci_low", "ci_high").rows(),
+        hovertemplate="step %{customdata[0]}: %{y:.4g} [%{customdata[1]:.4g}, %{customdata[2]:.4g}]",
+    )
+
+
+def bars(line: pl.DataFrame, x: str, label: str, colour: str, dash: str = "solid") -> go.Scatter:
+    """Return a line with its intervals as bars."""
+    return go.Scatter(
+        x=[html.escape(value) if isinstance(value, str) else value for value in line[x]],
+        y=line["value"].to_list(),
+        name=html.escape(label),
+        mode="lines+markers",
+        line={"color": colour, "width": 2, "dash": dash},
+        error_y={
+            "type": "data",
+            "array": (line["ci_high"] - line["value"]).to_list(),
+            "arrayminus": (line["value"] - line["ci_low"]).to_list(),
+            "thickness": 1.2,
+            "width": 3,
+        },
+    )
+
+
+def styled(plot: go.Figure, height: int) -> go.Figure:
+    """Return the figure with the fonts, margins and legend that all figures have."""
+    return plot.update_layout(
+        template="plotly_white",
+        height=height,
+        margin={"l": 70, "r": 20, "t": 50, "b": 50},
+        legend={"orientation": "h", "y": -0.12, "yanchor": "top"},
+        font={"family": "system-ui, sans-serif", "size": 13},
+        hovermode="closest",
+    )
+
+
+def _faint(colour: str) -> str:
+    red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
+    return f"rgba({red},{green},{blue},0.18)"

@@ -1,0 +1,106 @@
+"""Anisotropy, intrinsic dimension and other measures of activations over training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import polars as pl
+
+from tangentlens.geometry.measures import ONE_PER_TYPE
+from tangentlens.report.contents import Figure, Section
+from tangentlens.report.drawing import BLUES, bars, grid, labelled, log_axis, spaced, styled
+from tangentlens.report.reading import KEY, N_STEPS, Row, interval_text, last_measured
+from tangentlens.runs.vocabulary import ACTIVATION, MEAN_SITE, METRICS
+
+
+def geometry_over_depth(records: pl.DataFrame) -> Figure | None:
+    """Draw the measures of activations over depth, early and late in training."""
+    wanted = [name for name, metric in METRICS.items() if metric.in_lens and metric.shown != "records"]
+    rows = (
+        labelled(records)
+        .with_columns(key=KEY)
+        .filter(
+            pl.col("quantity") == ACTIVATION, pl.col("key").is_in(wanted), pl.col("depth").is_not_null(), N_STEPS > 1
+        )
+    )
+    if rows["depth"].n_unique() < 2:
+        return None
+    steps = spaced(rows["step"].unique().sort().to_list(), len(BLUES))
+    colours = dict(zip(steps, BLUES[-len(steps) :], strict=True))
+    panels = {name: METRICS[name].axis for name in wanted if name in rows["key"]}
+    plot = grid(
+        rows.filter(pl.col("step").is_in(steps)).sort("key", "step", "depth", maintain_order=True),
+        "key",
+        panels,
+        "step",
+        lambda step, line: [bars(line, "site", f"step {step}", colours[step])],
+    )
+    for row, name in enumerate(panels, start=1):
+        log_axis(plot, METRICS[name], row)
+    caption = (
+        "Anisotropy: 95% jackknife intervals over the step's sequences. Dimension: TwoNN on distinct rows, with 95% "
+        "intervals over tokens or over types, in which rows linked by nearest-neighbour steps count as one. Over all "
+        "tokens, a row's neighbours are mostly other occurrences of its own token, so that dimension describes how "
+        "such occurrences spread; the dimension of types, with one row per type, describes how types spread."
+    )
+    return Figure(_title(rows), caption, styled(plot, 100 + 240 * len(panels)))
+
+
+def _title(rows: pl.DataFrame) -> str:
+    told = []
+    last = last_measured(rows).filter(pl.col("metric") == "anisotropy").sort("value")
+    for (model,), cells in last.group_by(["model_label"], maintain_order=True):
+        low, high = cells.row(0, named=True), cells.row(-1, named=True)
+        told.append(f"{model} {low['value']:.2f} ({low['site']}) to {high['value']:.2f} ({high['site']})")
+    return "Anisotropy over depth at the last step: " + "; ".join(sorted(told))
+
+
+def change(rows: pl.DataFrame) -> Iterator[str]:
+    """Say how anisotropy and dimension change over training."""
+    yield from _changes(rows, "anisotropy", "", MEAN_SITE, "Anisotropy of the activations, averaged over sites,")
+    middle = _middle_site(rows)
+    for variant, what in (("", "over all tokens"), (ONE_PER_TYPE, "with one row per token type")):
+        about = f"Intrinsic dimension of the activations at {middle}, {what},"
+        yield from _changes(rows, "intrinsic_dimension", variant, middle, about)
+
+
+def _changes(rows: pl.DataFrame, metric: str, variant: str, site: str, what: str) -> Iterator[str]:
+    series = rows.filter(
+        pl.col("metric") == metric,
+        pl.col("quantity") == ACTIVATION,
+        pl.col("site") == site,
+        pl.col("variant") == variant,
+    ).sort("step")
+    if series.height < 2:
+        return
+    first, last = series.row(0, named=True), series.row(-1, named=True)
+    highest, lowest = (series.sort("value").row(place, named=True) for place in (-1, 0))
+    for turn, name, beyond in ((highest, "peak", _below), (lowest, "low", _above)):
+        if beyond(first, turn) and beyond(last, turn):
+            yield f"{what} goes from {_at(first)} to a {name} of {_at(turn)} and ends at {_at(last)}."
+            return
+    if _below(first, last) or _above(first, last):
+        yield f"{what} {'rises' if _below(first, last) else 'falls'} from {_at(first)} to {_at(last)}."
+    else:
+        yield f"{what} does not differ significantly between {_at(first)} and {_at(last)}."
+
+
+def _below(a: Row, b: Row) -> bool:
+    return bool(a["ci_high"] < b["ci_low"])
+
+
+def _above(a: Row, b: Row) -> bool:
+    return _below(b, a)
+
+
+def _at(row: Row) -> str:
+    return f"{interval_text(row)} (step {row['step']})"
+
+
+def _middle_site(rows: pl.DataFrame) -> str:
+    """Return the measured site nearest to half the depth; empty if there is none."""
+    known = rows.filter(pl.col("metric") == "intrinsic_dimension", pl.col("depth").is_not_null())
+    return "" if known.is_empty() else str(known.sort((pl.col("depth") - 0.5).abs(), maintain_order=True)["site"][0])
+
+
+GEOMETRY = Section(figures=(geometry_over_depth,), findings=(change,))

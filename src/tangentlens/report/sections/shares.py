@@ -1,0 +1,194 @@
+"""How much of the gradient lies in the proxy, compared with every control."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import plotly.graph_objects as go
+import polars as pl
+
+from tangentlens.alignment.share import ORDERS
+from tangentlens.report.contents import Figure, Section, Table
+from tangentlens.report.drawing import band, bars, grid, labelled, shown_at_first, step_axis, style_of, styled
+from tangentlens.report.reading import (
+    IS_PROXY,
+    as_interval,
+    corrected_p_values,
+    interval_text,
+    last_measured,
+    mean_shares,
+    ratio_text,
+    shares,
+    text_of,
+)
+from tangentlens.runs.vocabulary import ALL_TOKENS, MEAN_SITE, PROXY, VARIANTS
+from tangentlens.runs.vocabulary import SHARES as DRAWN
+from tangentlens.statistics.corrections import benjamini_hochberg
+from tangentlens.statistics.emergence import emergence
+from tangentlens.statistics.words import EQUIVALENT, compare
+
+OVER_SEQUENCES = (
+    "95% jackknife intervals over the test sequences of the step's batch; the fitted subspaces are held fixed"
+)
+# The proxy, then its controls as the vocabulary lists them.
+_LINE = pl.when(IS_PROXY).then(pl.lit(PROXY)).otherwise("variant")
+_LINES = pl.Enum([PROXY, *VARIANTS])
+
+
+def lines_of(records: pl.DataFrame) -> pl.DataFrame:
+    """Return all shares with the line each belongs to, the proxy first."""
+    rows = labelled(shares(records)).with_columns(line=_LINE)
+    rows = rows.filter(pl.col("line").is_in([PROXY, *VARIANTS]), pl.col("order").is_in(list(DRAWN)))
+    return rows.sort(pl.col("line").cast(_LINES), "order", "step", maintain_order=True)
+
+
+def share_over_training(records: pl.DataFrame) -> Figure | None:
+    """Draw the shares of proxy and controls over the steps, averaged over sites."""
+    rows = lines_of(records).filter(pl.col("site") == MEAN_SITE, pl.col("freq_bin") == ALL_TOKENS)
+    if rows["step"].n_unique() < 2:
+        return None
+
+    def draw(name: str, line: pl.DataFrame) -> Iterator[go.Scatter]:
+        style = style_of(line, name == PROXY)
+        for trace in band(line, style.label, style.colour, style.dash):
+            yield shown_at_first(trace, name, name == PROXY)
+
+    plot = grid(rows, "order", DRAWN, "line", draw)
+    step_axis(plot, rows, last_row=len(DRAWN))
+    return Figure(_title(rows), f"Mean over sites. Bands: {OVER_SEQUENCES}.", styled(plot, 620))
+
+
+def _title(rows: pl.DataFrame) -> str:
+    last = last_measured(rows).filter(pl.col("order") == 1)
+    told = []
+    for (model,), cells in last.group_by(["model_label"], maintain_order=True):
+        value = dict(zip(cells["line"], cells["value"], strict=True))
+        others = ", ".join(f"{value[name]:.3g} {name}" for name in ("normal", "random", "pca") if name in value)
+        told.append(f"{model} {value[PROXY]:.3g} (against {others})")
+    return "Gradient energy in the proxy at the last step: " + "; ".join(sorted(told))
+
+
+def share_over_depth(records: pl.DataFrame) -> Figure | None:
+    """Draw the shares of proxy and controls over depth at the last step."""
+    rows = last_measured(lines_of(records)).filter(pl.col("depth").is_not_null(), pl.col("freq_bin") == ALL_TOKENS)
+    if rows["depth"].n_unique() < 2:
+        return None
+
+    def draw(name: str, line: pl.DataFrame) -> Iterator[go.Scatter]:
+        style = style_of(line, name == PROXY)
+        yield shown_at_first(bars(line, "site", style.label, style.colour, style.dash), name, name == PROXY)
+
+    plot = grid(rows.sort("depth", maintain_order=True), "order", DRAWN, "line", draw)
+    energy = rows.filter(pl.col("order") == 1)
+    chance = energy.filter(pl.col("line") == "random").select("run", "model", "site", chance="value")
+    proxy = energy.filter(pl.col("line") == PROXY).join(chance, on=["run", "model", "site"])
+    above = proxy.filter(pl.col("ci_low") > pl.col("chance")).height
+    title = f"At the last step the proxy's energy share is above r/d at {above} of {proxy.height} sites"
+    draws = "for random and normal, the range of 95% of their draws"
+    return Figure(title, f"Bars: {OVER_SEQUENCES}; {draws}.", styled(plot, 560))
+
+
+def share_table(records: pl.DataFrame) -> Iterator[Table]:
+    """Tabulate proxy and controls at each model's last measured step, on average over sites."""
+    key = ["run", "model", "step", "order", "variant"]
+    rows = records.filter(pl.col("site") == MEAN_SITE, pl.col("freq_bin") == ALL_TOKENS)
+    estimate = pl.struct("value", "ci_low", "ci_high")
+    share = last_measured(shares(rows)).select(*key, "detail", share=text_of(estimate, interval_text))
+    ratio = shares(rows, "log_ratio").select(*key, ratio=text_of(estimate, ratio_text))
+    place = pl.col("variant").replace_strict({name: i for i, name in enumerate(VARIANTS)}, default=-1)
+    frame = (
+        share.join(ratio, on=key, how="left")
+        .sort("run", "model", "order", ~IS_PROXY, place)
+        .select(
+            "run",
+            "model",
+            "step",
+            pl.col("order").replace_strict(ORDERS).alias("share of"),
+            pl.col("variant").alias("subspace"),
+            "share",
+            pl.col("ratio").fill_null("").alias("proxy / it"),
+        )
+    )
+    yield Table("Share of the gradient, mean over sites; 95% intervals over sequences", frame)
+
+
+def controls_table(records: pl.DataFrame) -> Iterator[Table]:
+    """Tabulate the proxy's energy share and that of every control site by site, for runs without a mean over sites."""
+    key = ["run", "model", "site"]
+    rows = records.filter(pl.col("freq_bin") == ALL_TOKENS, pl.col("order") == 1)
+    by_site = shares(rows).filter(~(pl.col("site") == MEAN_SITE).any().over("run", "model"))
+    text = text_of(
+        pl.struct("detail", "value", "ci_low", "ci_high"),
+        lambda row: interval_text(row) if row["detail"] == PROXY else f"{row['value']:.3g}",
+    )
+    wide = (
+        by_site.with_columns(text=text)
+        .sort("run", "model", "depth", maintain_order=True)
+        .pivot("variant", index=key, values="text", maintain_order=True)
+    )
+    tests = shares(rows, "p_value").filter(pl.col("variant") == "random")
+    frame = wide.join(corrected_p_values(tests), on=key, how="left", maintain_order="left")
+    yield Table("Energy share by site and control; p-values against random, corrected over sites", frame)
+
+
+def size(rows: pl.DataFrame) -> Iterator[str]:
+    """Say how large the proxy's shares are at the last step, compared with each control."""
+    for order, what in ((1.0, "energy (order 1)"), (2.0, "anisotropy (order 2)")):
+        last = last_measured(mean_shares(rows, "share", order))
+        ratios = last_measured(mean_shares(rows, "log_ratio", order))
+        for proxy in last.filter(IS_PROXY).iter_rows(named=True):
+            rank = "" if proxy["rank"] is None else f"rank-{proxy['rank']} "
+            chance = "".join(f" (chance {value:.3g})" for value in last.filter(variant="random")["value"])
+            controls = ratios.sort(pl.col("variant").replace_strict({name: i for i, name in enumerate(VARIANTS)}))
+            told = "; ".join(compare(row["variant"], as_interval(row)) for row in controls.iter_rows(named=True))
+            yield (
+                f"At step {proxy['step']} the {rank}proxy captures {interval_text(proxy)} of the gradient's {what}, "
+                f"averaged over sites{chance}{': ' if told else ''}{told}."
+            )
+
+
+def variance(rows: pl.DataFrame) -> Iterator[str]:
+    """Say if the top-variance directions do as well as the proxy."""
+    ratios = last_measured(mean_shares(rows, "log_ratio")).filter(pl.col("variant") == "pca")
+    if (ratios["ci_high"] < EQUIVALENT).any():
+        yield (
+            "The top-variance directions of the same activations (pca) capture as much or more. These shares alone "
+            "therefore show a preference for directions of high variance, and nothing beyond it."
+        )
+
+
+def emerges(rows: pl.DataFrame) -> Iterator[str]:
+    """Say when the share rises above the normal control, and where it is significantly above a random subspace."""
+    ratios = mean_shares(rows, "log_ratio").filter(pl.col("variant") == "normal").sort("step")
+    p_values = shares(rows, "p_value").filter(
+        pl.col("variant") == "random",
+        pl.col("order") == 1,
+        pl.col("freq_bin") == ALL_TOKENS,
+        pl.col("value").is_finite(),
+    )
+    steps = ratios.join(p_values.select("step").unique(), on="step", how="semi")["step"].to_list()
+    if len(steps) < 3:
+        return
+    since = emergence(ratios["step"].to_list(), ratios["ci_low"].to_list()).step
+    above = (
+        "does not stay above the mean of the normal control"
+        if since is None
+        else f"stays above the mean of the normal control from step {since} on"
+    )
+    counts = []
+    for step in (steps[0], steps[-1]):
+        values = p_values.filter(pl.col("step") == step)["value"].to_numpy()
+        significant = int((benjamini_hochberg(values) < 0.05).sum())
+        counts.append(f"{significant} of {len(values)} sites at step {step}")
+    yield (
+        f"The energy share {above} (95% intervals over sequences, not corrected for the number of steps). "
+        f"It is significantly above that of a random subspace at {counts[0]} and at {counts[1]} "
+        "(5% level, Benjamini-Hochberg over sites)."
+    )
+
+
+SHARES = Section(
+    figures=(share_over_training, share_over_depth),
+    tables=(share_table, controls_table),
+    findings=(size, variance, emerges),
+)

@@ -1,0 +1,62 @@
+"""Runs of format 1, read as if they were of format 2: words move from `variant` to `detail` and `alpha`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import polars as pl
+
+from tangentlens.runs.vocabulary import ANALYTIC, AUDIT, NULL, P_VALUE_OF, PROXY, SD, SHAPE, derived
+
+_VERDICT = "says: "
+_ALPHA = r"^(?:(corpus|types|dealt) )?alpha=([\d.]+)$"
+# The name of the proxy, of which format 1 had only one.
+_SEMI_NMF = "semi_nmf"
+
+
+def upgraded_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the manifest with `made_by`, which format 1 kept in the configuration or not at all."""
+    config = dict(manifest["config"])
+    made_by = config.pop("command", "demo" if "learning_rate" in config else "lens")
+    lenses = {name: {"proxy": _SEMI_NMF, **settings} for name, settings in manifest.get("lenses", {}).items()}
+    return manifest | {"format": 2, "made_by": made_by, "config": config} | ({"lenses": lenses} if lenses else {})
+
+
+def upgraded_records(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the records of a part that was written in format 1, in the words of format 2."""
+    metric, variant = pl.col("metric"), pl.col("variant")
+    audit, shape, alpha = metric == AUDIT, metric.str.starts_with("shape_of_"), variant.str.contains(_ALPHA)
+    verdict = audit & variant.str.starts_with(_VERDICT)
+    proxy = metric.is_in(["share", "token_share", "frequency_log_ratio", "window_share"]) & (variant == _SEMI_NMF)
+    return frame.with_columns(
+        detail=pl.when(metric == "unmeasured")
+        .then(variant)
+        .when(verdict)
+        .then(variant.str.strip_prefix(_VERDICT))
+        .when(shape)
+        .then(variant.str.extract(r"(\w+)$", 1))
+        .when(proxy)
+        .then(pl.lit(PROXY))
+        .otherwise(pl.lit("")),
+        alpha=pl.when(alpha).then(variant.str.extract(_ALPHA, 2).cast(pl.Float64)),
+        variant=pl.when((metric == "unmeasured") | verdict)
+        .then(pl.lit(""))
+        .when(audit)
+        .then(variant.str.replace(r"^.*?: ", ""))
+        .when(shape)
+        .then(variant.str.replace(r":?\w+$", ""))
+        .when(alpha)
+        .then(variant.str.extract(_ALPHA, 1).fill_null("").replace("dealt", "permuted"))
+        .otherwise(variant),
+        metric=pl.when(verdict)
+        .then(pl.lit(derived(AUDIT, "verdict")))
+        .when(audit)
+        .then(pl.concat_str(pl.lit(f"{AUDIT}/"), variant.str.extract(r"^(.*?): ", 1)))
+        .otherwise(
+            metric.str.replace(r"^shape_of_(.*)$", f"{SHAPE}/$1")
+            .str.replace(r"^(.*)_sd$", f"{SD}/$1")
+            .str.replace(r"^(visible_.*)_analytic$", f"{ANALYTIC}/$1")
+            .str.replace(r"^(.*)_dealt$", f"{NULL}/$1")
+            .str.replace(r"^((?:visible|frequency)_.*)_p_value$", f"{P_VALUE_OF}/$1")
+        ),
+    )

@@ -1,0 +1,151 @@
+"""The words of the records: every quantity, metric and variant, how people read it, and how it is drawn.
+
+Measures of activations and controls bring their own words from `MEASURES` and `PROXIES`; all others stand here. A
+derived metric is named after what it is derived from: `sd/anisotropy`, `shape/anisotropy`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Literal
+
+from tangentlens.alignment.share import ORDERS
+from tangentlens.alignment.tangent_test import CLOSED_FORM
+from tangentlens.geometry.measures import MEASURES
+from tangentlens.proxies import PROXIES
+
+# Quantities: what was measured.
+ACTIVATION, GRADIENT, LOSS = "activation", "gradient", "loss"
+PARAMETER_GRADIENT, UPDATE = "parameter_gradient", "update"
+
+# The site of records that are means over all sites.
+MEAN_SITE = "mean"
+# The frequency bin of records that are of all tokens.
+ALL_TOKENS = "all"
+# The detail of records that are of the proxy itself, and not of a control.
+PROXY = "proxy"
+# The variant of gradients' anisotropy.
+UNCENTRED = "uncentred"
+
+# Prefixes of derived metrics.
+SD, SHAPE, AUDIT, ALARM = "sd", "shape", "audit", "alarm"
+ANALYTIC, NULL, P_VALUE_OF = "analytic", "null", "p_value"
+
+
+def derived(prefix: str, metric: str) -> str:
+    """Return the name of a metric that is derived from another.
+
+    >>> derived(SD, "anisotropy")
+    'sd/anisotropy'
+    """
+    return f"{prefix}/{metric}"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric in the records.
+
+    Attributes:
+        name: The name, `metric` or `metric:variant`.
+        label: What people read on axes, in tables and in sentences.
+        over: The source of variation that its interval covers; empty if it has none.
+        unit: The unit, if there is one.
+        log: Whether it is drawn on a logarithmic axis.
+        shown: Where a report shows it: 'table', 'figure', or not by itself ('records').
+        in_lens: Whether a lens measures it on every due step.
+    """
+
+    name: str
+    label: str
+    over: str = ""
+    unit: str = ""
+    log: bool = False
+    shown: Literal["table", "figure", "records"] = "records"
+    in_lens: bool = False
+
+    @property
+    def axis(self) -> str:
+        """The label with the unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+
+# fmt: off
+_OTHERS = (
+    Metric("loss", "loss", unit="nats per predicted token"),
+    Metric("share", "share of the gradient in a subspace", "sequences; for random and normal, control draws"),
+    Metric("log_ratio", "ln(share of the proxy / share of the control)", "sequences"),
+    Metric("p_value", "probability that a random subspace takes at least the proxy's share"),
+    Metric("token_share", "share of the gradient in a subspace, mean over tokens", "sequences"),
+    Metric("token_log_ratio", "ln(token share of the proxy / of the control)", "sequences"),
+    Metric("frequency_log_ratio", "ln(share on the most frequent tokens / on the rarest)", "sequences"),
+    Metric("rms_norm", "root mean square length of a gradient"),
+    Metric("window_share", "share of all gradients since the last due step in the subspace fitted then"),
+    Metric("window_anisotropy", "anisotropy of all rows since the last due step"),
+    Metric("window_rms_norm", "root mean square length of all gradients since the last due step"),
+    Metric("rms_curvature", "root mean square curvature", "anchors"),
+    Metric("visible_curvature", "visible curvature", "anchors"),
+    Metric("visible_curvature_ratio", "visible curvature relative to types of equal weight", "anchors and types"),
+    Metric("visible_curvature_fell", "share of draws in which visible curvature fell with every step of alpha"),
+    Metric("frequency_distance_correlation", "rank correlation of frequency with distance", "anchors and types"),
+    Metric("normal_share", "share of a patch's variance outside its tangent plane", "anchors"),
+    Metric("tangent_gap", "least variance in the tangent plane over the most outside"),
+    Metric("resolved", "1 if tangent planes stand out from noise"),
+    Metric("unmeasured", "1 where a site could not be measured; detail gives the reason"),
+    Metric(derived(AUDIT, "verdict"), "verdict of the audit, in detail"),
+)
+# fmt: on
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        *(Metric(one.key, one.label, "batches", one.unit, one.log, one.shown, one.in_lens) for one in MEASURES),
+        *_OTHERS,
+    )
+}
+
+
+def known(metric: str) -> bool:
+    """Return whether a metric's name, or that of what it is derived from, is in the vocabulary."""
+    return metric.startswith((f"{AUDIT}/", f"{ALARM}/")) or metric.rpartition("/")[2] in METRICS
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a subspace is named and drawn.
+
+    Attributes:
+        label: The entry in a legend.
+        colour: A colour of Okabe and Ito's palette, which colour-blind readers can tell apart.
+        dash: The line style, so that colour is not the only sign.
+    """
+
+    label: str
+    colour: str
+    dash: str
+
+
+_SPARE = cycle(
+    (("#009E73", "dash"), ("#CC79A7", "dot"), ("#56B4E9", "dashdot"), ("#009E73", "dot"), ("#CC79A7", "dash"))
+)
+_FIXED = {
+    "pca": ("#0072B2", "dot"),
+    "covariance": ("#E69F00", "dash"),
+    "random": ("#999999", "solid"),
+    "normal": ("#000000", "solid"),
+}
+# Every subspace that gradients are compared with, the proxy aside.
+VARIANTS = {
+    name: Style(f"{name}: {label}", *(_FIXED.get(name) or next(_SPARE)))
+    for name, label in {**{name: proxy.label for name, proxy in PROXIES.items()}, **CLOSED_FORM}.items()
+}
+
+
+def proxy_style(name: str) -> Style:
+    """Return how the proxy is drawn, whichever it is."""
+    label = PROXIES[name].label if name in PROXIES else name
+    return Style(f"tangent proxy ({label})", "#D55E00", "solid")
+
+
+# The orders of shares that are drawn.
+SHARES = {order: f"{what} share (order {order:g})" for order, what in ORDERS.items() if order < float("inf")}
