@@ -28,7 +28,7 @@ def as_numbers(name: str, x: Any) -> Tensor:
     try:
         numbers = torch.as_tensor(x).detach()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InputError(f"{name} must be numbers in a tensor or what becomes one, but {error}") from error
+        raise InputError(f"{name} must be numbers in a tensor, or convertible to one, but {error}") from error
     if numbers.is_complex() or numbers.layout != torch.strided:
         raise InputError(
             f"{name} must be a dense tensor of real numbers, but is {numbers.dtype} and {numbers.layout}; convert it"
