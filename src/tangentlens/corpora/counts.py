@@ -113,7 +113,7 @@ class TokenCounts:
         run.describe("counts", facts)
 
     def bins(self, n_bins: int = N_BINS) -> FrequencyBins:
-        """Return bins of token types by frequency, each with about the same number of tokens."""
+        """Return `n_bins` bins of token types by frequency, each with about the same number of tokens."""
         return FrequencyBins.of(self.counts, n_bins)
 
     def most_frequent(self, n: int, without: Collection[int] = ()) -> Int[Tensor, "t"]:
@@ -149,7 +149,13 @@ class TokenCounts:
         return (self.counts.double().log() * float(alpha)).where(self.counts > 0, -math.inf)
 
     def draw_types(self, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
-        """Return `n` token ids drawn independently with the probabilities that `tempered` gives for `alpha`."""
+        """Return token ids drawn independently with the tempered probabilities.
+
+        Args:
+            n: Number of draws.
+            alpha: The power, as in `tempered`.
+            seed: Seed of the draw.
+        """
         check_whole(1, n=n)
         check_whole(0, seed=seed)
         return self.tempered(alpha).multinomial(n, replacement=True, generator=torch.Generator().manual_seed(seed))

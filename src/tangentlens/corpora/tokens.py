@@ -61,7 +61,12 @@ def tokenize(text: str, vocabulary: int, length: int) -> TokenizedText:
 
 
 def train_tokenizer(text: str, vocabulary: int) -> Tokenizer:
-    """Return a byte-level BPE tokenizer of at most `vocabulary` types, `SPECIALS` first, trained on a text."""
+    """Return a byte-level BPE tokenizer that is trained on a text.
+
+    Args:
+        text: The text.
+        vocabulary: Largest number of token types, `SPECIALS` included, which come first.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

@@ -71,7 +71,15 @@ def linear(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0) 
 
 
 def cube(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0) -> Manifold:
-    """Return a uniform sample of the unit cube [0, 1]^m; arguments are those of `linear`."""
+    """Return a uniform sample of the unit cube [0, 1]^m.
+
+    Args:
+        n: Number of rows.
+        dimension: Dimension m of the cube.
+        dim: Dimension of the space into which it is rotated.
+        noise: Standard deviation of the noise in every coordinate.
+        seed: Seed of the sample, the rotation and the noise.
+    """
     draw = _Draw(seed)
     return draw.placed(
         "cube", draw.uniform(n, dimension), dimension, dim, noise, torch.zeros(n), 0.0, _flat(n, dimension)
@@ -79,7 +87,16 @@ def cube(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0) ->
 
 
 def ball(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
-    """Return a uniform sample of a solid ball of the given radius in R^m; other arguments are those of `linear`."""
+    """Return a uniform sample of a solid ball in R^m.
+
+    Args:
+        n: Number of rows.
+        dimension: Dimension m of the ball.
+        dim: Dimension of the space into which it is rotated.
+        noise: Standard deviation of the noise in every coordinate.
+        seed: Seed of the sample, the rotation and the noise.
+        radius: Radius of the ball.
+    """
     draw = _Draw(seed)
     direction = torch.nn.functional.normalize(draw.normal(n, dimension), dim=1)
     points = radius * direction * draw.uniform(n, 1) ** (1 / dimension)
@@ -90,7 +107,15 @@ def ball(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, ra
 def sphere(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
     """Return a uniform sample of a sphere, the surface of a ball in R^(dimension + 1).
 
-    Its curvature is 1 / radius. Arguments other than `radius` are those of `linear`.
+    Its curvature is 1 / radius.
+
+    Args:
+        n: Number of rows.
+        dimension: Dimension m of the sphere.
+        dim: Dimension of the space into which it is rotated.
+        noise: Standard deviation of the noise in every coordinate.
+        seed: Seed of the sample, the rotation and the noise.
+        radius: Radius of the sphere.
     """
     draw = _Draw(seed)
     points = radius * torch.nn.functional.normalize(draw.normal(n, dimension + 1), dim=1)
@@ -132,8 +157,15 @@ def ellipsoid(n: int, axes: Sequence[float], dim: int, noise: float = 0.0, seed:
 def cylinder(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
     """Return a uniform sample of the product of a circle and a flat cube whose sides are as long as the circle.
 
-    II(u, u) = u_1^2 / radius, so the mean of its square is 3 / (m (m + 2) radius^2). Arguments other than `radius`, the
-    radius of the circle, are those of `linear`.
+    II(u, u) = u_1^2 / radius, so the mean of its square is 3 / (m (m + 2) radius^2).
+
+    Args:
+        n: Number of rows.
+        dimension: Dimension m of the product, the circle included.
+        dim: Dimension of the space into which it is rotated.
+        noise: Standard deviation of the noise in every coordinate.
+        seed: Seed of the sample, the rotation and the noise.
+        radius: Radius of the circle.
     """
     draw = _Draw(seed)
     angle = 2 * math.pi * draw.uniform(n, 1)
@@ -150,8 +182,15 @@ def cylinder(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0
 def torus(n: int, dimension: int, dim: int, noise: float = 0.0, seed: int = 0, radius: float = 1.0) -> Manifold:
     """Return a uniform sample of the flat torus, a product of `dimension` circles, which has no boundary.
 
-    II(u, u) has the entries u_i^2 / radius, so the mean of its square is 3 / ((m + 2) radius^2). Arguments other than
-    `radius`, the radius of every circle, are those of `linear`.
+    II(u, u) has the entries u_i^2 / radius, so the mean of its square is 3 / ((m + 2) radius^2).
+
+    Args:
+        n: Number of rows.
+        dimension: Dimension m of the torus.
+        dim: Dimension of the space into which it is rotated.
+        noise: Standard deviation of the noise in every coordinate.
+        seed: Seed of the sample, the rotation and the noise.
+        radius: Radius of each circle.
     """
     draw = _Draw(seed)
     angle = 2 * math.pi * draw.uniform(n, dimension)
@@ -166,7 +205,14 @@ def swiss_roll(n: int, dim: int, noise: float = 0.0, seed: int = 0, height: floa
     """Return a sample of a sheet rolled along the spiral r = t from t = 1.5 pi to 4.5 pi, uniform by area.
 
     The spiral has the curvature k = (t^2 + 2) / (t^2 + 1)^(3/2), and the sheet is straight across it, so
-    II(u, u) = k u_1^2. Arguments other than `height`, the width of the sheet, are those of `linear`.
+    II(u, u) = k u_1^2.
+
+    Args:
+        n: Number of rows.
+        dim: Dimension of the space into which it is rotated.
+        noise: Standard deviation of the noise in every coordinate.
+        seed: Seed of the sample, the rotation and the noise.
+        height: Width of the sheet, across the spiral.
     """
     draw = _Draw(seed)
     # The arc length of the spiral up to t is inverted on a fine grid.

@@ -109,6 +109,9 @@ class Moments:
         """Return the eigenvalues `(d,)` of the covariance, or of the second moment if not centred.
 
         They are in descending order, and none is below 0.
+
+        Args:
+            center: Whether to subtract the mean first.
         """
         if center not in self._spectra:
             matrix = self.covariance() if center else self.second_moment()

@@ -207,12 +207,15 @@ def check_enough(what: str, least: int, n_distinct: int, n_duplicates: int) -> N
 
 
 def distinct_rows(rows: Float[Tensor, "n d"]) -> Int[Tensor, "m"]:
-    """Return the index of the first occurrence of each distinct row, in ascending order."""
+    """Return the index of the first occurrence of each distinct row of `rows` `(n, d)`, in ascending order."""
     return equal_rows(rows)[0]
 
 
 def equal_rows(rows: Float[Tensor, "n d"]) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"]]:
-    """Return the distinct rows, and which of them each row equals.
+    """Return the distinct rows, and which of them each row equals; rows are compared by a 64-bit hash.
+
+    Args:
+        rows: Rows `(n, d)`.
 
     Returns:
         The index of the first occurrence of each distinct row `(m,)`, ascending; and for each row `(n,)` the position

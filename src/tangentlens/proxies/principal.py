@@ -71,7 +71,7 @@ class Principal:
         return self.rows.shape[1]
 
     def check_rank(self, rank: int) -> None:
-        """Raise an error if `rank` does not lie between 1 and the number of features."""
+        """Raise an error if `rank` is not between 1 and the number of features."""
         if not 1 <= rank <= self.dim:
             raise InputError(f"rank must be between 1 and {self.dim}, the number of features, but is {rank}")
 

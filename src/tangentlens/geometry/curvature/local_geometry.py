@@ -184,7 +184,7 @@ class LocalGeometry:
         return seen.holding(limit)
 
     def visible_ratio(self, weights: Any) -> Interval:
-        """Return that divided by the visible curvature with equal weights; NaN if the latter may be 0."""
+        """Return the visible curvature with `weights` `(a, k)` over that with equal ones; NaN if that may be 0."""
         weights, bends = self._checked(weights), self._bends[0]
         bent, spread = (weights * bends).sum(dim=1), (weights * self._distances).sum(dim=1)
         bent_even, spread_even = bends.sum(dim=1), self._distances.sum(dim=1)
@@ -209,7 +209,7 @@ class LocalGeometry:
         return Subspace(self.tangents[anchor].double()).complement()
 
     def mean(self, values: Float[Tensor, "a"]) -> Interval:
-        """Return the mean of one number per anchor, with its interval."""
+        """Return the mean over anchors of one number per anchor, `(a,)`, with its interval."""
         return mean_over_anchors(values.to(self.groups.device), self.groups)
 
     def along(self, directions: Subspace) -> Interval:

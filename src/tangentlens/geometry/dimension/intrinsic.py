@@ -150,10 +150,13 @@ def intrinsic_dimension(
 
 
 def patch_dimension(x: Any) -> float:
-    """Return the intrinsic dimension of rows `x` `(n, d)` at the scale of patches, by GRIDE up to neighbour 32.
+    """Return the intrinsic dimension at the scale of patches, by GRIDE with the farthest neighbours, up to 32.
 
     At the scale of the nearest neighbours a little noise adds dimensions. Tangent planes with one dimension too many
     hide curvature: in such a plane a sphere is flat.
+
+    Args:
+        x: Rows `(n, d)`.
 
     >>> from tangentlens.geometry import manifolds
     >>> noisy = manifolds.sphere(4000, dimension=2, dim=10, noise=0.005).rows

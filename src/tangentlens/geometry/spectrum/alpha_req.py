@@ -21,7 +21,6 @@ def alpha_req(x: Any, ranks: tuple[int, int] | None = None) -> float:
         x: Rows `(n, d)`, or their `Moments`.
         ranks: First and last j of the fit; all eigenvalues above rounding by default.
 
-    >>> import math
     >>> steep = torch.diag(torch.arange(1, 9, dtype=torch.float64) ** -1.0)
     >>> round(alpha_req(torch.cat([steep, -steep])), 6)
     2.0

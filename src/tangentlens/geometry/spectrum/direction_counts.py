@@ -57,7 +57,11 @@ def entropy_rank(x: Any, center: bool = True) -> float:
 
 
 def rankme(x: Any) -> float:
-    """Return RankMe (Garrido et al. 2023), the `effective_rank` of uncentred rows `x` `(n, d)` or their `Moments`."""
+    """Return RankMe (Garrido et al. 2023), the `effective_rank` of uncentred rows.
+
+    Args:
+        x: Rows `(n, d)`, or their `Moments`.
+    """
     return effective_rank(x, center=False)
 
 
