@@ -127,7 +127,7 @@ def test_bad_input_says_what_to_do():
         tangent_test(activations, gradients, sequences, rank=4, n_groups=1)
     with pytest.raises(InputError, match=r"sequences must be whole numbers, one for each row, but are torch.float32"):
         tangent_test(activations, gradients, sequences / 2, rank=4)
-    with pytest.raises(InputError, match="sequences must be numbers in a tensor or what becomes one"):
+    with pytest.raises(InputError, match="sequences must be numbers in a tensor, or convertible to one"):
         tangent_test(activations, gradients, ["a"] * 800, rank=4)
     with pytest.raises(InputError, match="must not be zero"):
         tangent_test(activations, torch.zeros_like(gradients), sequences, rank=4)

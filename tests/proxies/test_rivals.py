@@ -115,7 +115,7 @@ def test_random_is_uniform_and_stays_where_it_belongs():
     assert float(drawn.square().sum(dim=(0, 1, 2))) == pytest.approx(1500)
     everywhere = torch.stack([random(30, 3, seed).basis.square().sum(dim=1) for seed in range(2000)]).mean(dim=0)
     torch.testing.assert_close(everywhere, torch.full((30,), 0.1, dtype=torch.float64), rtol=0.12, atol=0)
-    with pytest.raises(InputError, match="between 1 and 26, the dimension of the room for it, but is 27"):
+    with pytest.raises(InputError, match="between 1 and 26, the dimension of the space around it, but is 27"):
         random(plane.complement(), 27)
 
 

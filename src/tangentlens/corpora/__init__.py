@@ -1,1 +1,1 @@
-"""Text to tokens: where text comes from, how it is cut, how often each token occurs. Models may not enter here."""
+"""Text to tokens: sources of text, tokenization, windows of tokens, token counts. Nothing here knows of models."""

@@ -1,4 +1,4 @@
-"""How often each token type occurs: counted over a corpus, binned, tempered, and held against Zipf's law."""
+"""Token counts of a corpus: frequency bins, tempered probabilities, draws with these, and the fit of Zipf's law."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.rows import as_numbers
 from tangentlens.runs.run import Run
 
-# Where counts are in a run directory.
+# The name under which counts are saved in a run directory.
 COUNTS = "token-counts"
-# An exponent of Zipf's law is looked for between these.
+# The exponent of Zipf's law is searched between these.
 _FLATTEST, _STEEPEST = 0.0, 20.0
-# Powers beyond are those of one type alone.
+# With a larger power, one type alone has all the probability.
 _LARGEST_ALPHA = 1e6
 
 
 @dataclass(frozen=True)
 class Zipf:
-    """Frequencies as a power of the rank, p ~ rank^-exponent: the exponent, and how far the law is from the counts.
+    """A fit of Zipf's law, by which the frequency of a token type is a power of its rank, p ~ rank^-exponent.
 
-    `distance` is the largest difference between the cumulative frequencies of the counts and of the law.
+    Attributes:
+        exponent: The exponent.
+        distance: The largest difference between the cumulative frequencies of the counts and of the law, from 0 to 1.
     """
 
     exponent: float
@@ -41,7 +43,11 @@ class Zipf:
 
 @dataclass(frozen=True, eq=False)
 class TokenCounts:
-    """Occurrences by token id."""
+    """The token counts of a corpus.
+
+    Attributes:
+        counts: The number of occurrences of each token id, `(vocabulary,)`, as integers.
+    """
 
     counts: Int[Tensor, "vocabulary"]
 
@@ -53,7 +59,11 @@ class TokenCounts:
 
     @classmethod
     def of(cls, pieces: Iterable[Any], vocabulary: int) -> TokenCounts:
-        """Count pieces of token ids, one after the other: a corpus of any length.
+        """Return the counts of token ids, which may come in any number of pieces.
+
+        Args:
+            pieces: Token ids, each piece a tensor or a list of any shape. They are read one after the other.
+            vocabulary: Number of token types; all ids must be below.
 
         >>> TokenCounts.of([[1, 2, 2], torch.tensor([[2, 0]])], vocabulary=4).counts.tolist()
         [1, 1, 3, 0]
@@ -76,32 +86,42 @@ class TokenCounts:
 
     @classmethod
     def of_text(cls, text: Text, encode: Callable[[str], list[int]], vocabulary: int) -> TokenCounts:
-        """Count all of a text, with any tokenizer, a piece of it at a time."""
+        """Return the counts of a whole text, which is read a piece at a time.
+
+        Args:
+            text: The text.
+            encode: Turns text into token ids, by any tokenizer.
+            vocabulary: Number of token types.
+        """
         return cls.of((encode(piece) for piece in text.pieces()), vocabulary)
 
     @classmethod
     def load(cls, run: Run) -> TokenCounts:
-        """The counts that were saved with a run."""
+        """Return the counts that were saved with a run."""
         kept = run.load_tensors(COUNTS)
         if kept is None:
             raise InputError(f"{run.path} must hold token counts, but does not; count its corpus again")
         return cls(kept[0]["counts"])
 
     def save(self, run: Run) -> None:
-        """Keep them with a run, so that what was done with them can be done again."""
+        """Save the counts with a run, and describe them in its manifest, so that results can be reproduced."""
         run.save_tensors(COUNTS, {"counts": self.counts})
         facts: dict[str, float] = {"tokens": int(self.counts.sum()), "types": int(self.counts.gt(0).sum())}
-        # A text may be too short for a law.
+        # A text may be too short for a fit of Zipf's law.
         with contextlib.suppress(InputError):
             facts |= {f"zipf_{name}": value for name, value in asdict(self.zipf()).items()}
         run.describe("counts", facts)
 
     def bins(self, n_bins: int = N_BINS) -> FrequencyBins:
-        """Bins of equal token mass."""
+        """Return `n_bins` bins of token types by frequency, each with about the same number of tokens."""
         return FrequencyBins.of(self.counts, n_bins)
 
     def most_frequent(self, n: int, without: Collection[int] = ()) -> Int[Tensor, "t"]:
-        """The ids of at most `n` types that occur, from the most frequent on.
+        """Return the ids of the most frequent types that occur, in descending order of frequency.
+
+        Args:
+            n: Largest number of types.
+            without: Token ids to leave out.
 
         >>> TokenCounts(torch.tensor([0, 1, 3, 2])).most_frequent(2, without={2}).tolist()
         [3, 1]
@@ -112,7 +132,10 @@ class TokenCounts:
         return counts.argsort(descending=True, stable=True)[: int(counts.gt(0).sum())][:n]
 
     def tempered(self, alpha: float) -> Float[Tensor, "vocabulary"]:
-        """Probabilities p^alpha, normed: as in the corpus for 1, all types that occur alike for 0.
+        """Return probabilities proportional to p^alpha, where p are the frequencies in the corpus.
+
+        Args:
+            alpha: 1 keeps the frequencies; 0 makes all types that occur equally likely.
 
         >>> TokenCounts(torch.tensor([0, 1, 3])).tempered(0.0).tolist()
         [0.0, 0.5, 0.5]
@@ -120,23 +143,35 @@ class TokenCounts:
         return self._powers(alpha).softmax(dim=0)
 
     def _powers(self, alpha: Any) -> Float[Tensor, "vocabulary"]:
-        """Logs of the counts' powers, which themselves overflow for large counts."""
+        """Return alpha log count of each type; the powers themselves would overflow for large counts."""
         if isinstance(alpha, bool) or not isinstance(alpha, Real) or not abs(float(alpha)) <= _LARGEST_ALPHA:
-            raise InputError(f"alpha must be a number of at most {_LARGEST_ALPHA:g} either way, but is {alpha!r}")
+            raise InputError(f"alpha must be a number of at most {_LARGEST_ALPHA:g} in size, but is {alpha!r}")
         return (self.counts.double().log() * float(alpha)).where(self.counts > 0, -math.inf)
 
     def draw_types(self, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
-        """Token ids drawn with the tempered probabilities."""
+        """Return token ids drawn independently with the tempered probabilities.
+
+        Args:
+            n: Number of draws.
+            alpha: The power, as in `tempered`.
+            seed: Seed of the draw.
+        """
         check_whole(1, n=n)
         check_whole(0, seed=seed)
         return self.tempered(alpha).multinomial(n, replacement=True, generator=torch.Generator().manual_seed(seed))
 
     def draw_sequences(self, sequences: Any, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
-        """Which sequences to take, so that their tokens come nearer to the tempered probabilities.
+        """Return the indices of `n` sequences, drawn so that token frequencies come closer to the tempered ones.
 
-        A token of probability p should come p^(alpha - 1) times as often as it does, and a sequence comes as often as
-        its tokens should on average. Whole sequences hold frequent tokens anyway, so theirs stay more frequent than
-        with tokens drawn one by one.
+        A token of frequency p should occur p^(alpha - 1) times as often as it does, so a sequence is drawn with
+        probability proportional to the mean of p^(alpha - 1) over its tokens. Every sequence contains frequent tokens,
+        so these stay more frequent than if tokens were drawn one by one.
+
+        Args:
+            sequences: Token ids `(sequences, length)`.
+            n: Number of draws, with replacement.
+            alpha: The power, as in `tempered`.
+            seed: Seed of the draw.
         """
         check_whole(1, n=n)
         check_whole(0, seed=seed)
@@ -154,23 +189,26 @@ class TokenCounts:
         return weights.multinomial(n, replacement=True, generator=torch.Generator().manual_seed(seed))
 
     def zipf(self) -> Zipf:
-        """Fit Zipf's law by maximum likelihood.
+        """Return the fit of Zipf's law by maximum likelihood.
 
-        Ranks by the same counts that are fitted would make any corpus look more regular than it is, so the tokens are
-        split at random: one half gives the ranks, the other is fitted.
+        Ranks from the same counts that are fitted would make any corpus look more regular than it is. So the tokens are
+        split at random: one half gives the ranks, and the other is fitted.
         """
-        found = self.counts[self.counts > 0].double()
-        if len(found) < 2:
-            raise InputError(f"Zipf's law needs at least 2 token types, but {len(found)} came; count a longer text")
-        half = torch.binomial(found, torch.full_like(found, 0.5), generator=torch.Generator().manual_seed(0))
-        # Types that the first half lacks are in the second for sure, and would bend the end of the law up.
+        occurring = self.counts[self.counts > 0].double()
+        if len(occurring) < 2:
+            raise InputError(f"Zipf's law needs at least 2 token types, but {len(occurring)} came; count a longer text")
+        half = torch.binomial(occurring, torch.full_like(occurring, 0.5), generator=torch.Generator().manual_seed(0))
+        # All tokens of a type that the first half lacks are in the second, where they would bend the tail upward.
         kept = half > 0
-        counts = (found - half)[kept][half[kept].argsort(descending=True, stable=True)]
+        counts = (occurring - half)[kept][half[kept].argsort(descending=True, stable=True)]
         if len(counts) < 2 or not bool(counts.any()):
-            raise InputError(f"Zipf's law needs more tokens than {int(found.sum())} of {len(found)} types; count more")
+            raise InputError(
+                f"Zipf's law needs more tokens than {int(occurring.sum())} of {len(occurring)} types; count more"
+            )
         log_rank = torch.arange(1, len(counts) + 1, dtype=torch.float64).log()
 
         def loss(exponent: float) -> float:
+            """Return the negative log-likelihood per token."""
             return float(exponent * (counts * log_rank).sum() / counts.sum() + (-exponent * log_rank).logsumexp(dim=0))
 
         exponent = float(minimize_scalar(loss, bounds=(_FLATTEST, _STEEPEST), method="bounded").x)

@@ -1,4 +1,4 @@
-"""Where text comes from: what Python ships, or a file of one's own."""
+"""Sources of text: the documentation that comes with Python, or a file."""
 
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -7,7 +7,7 @@ from tangentlens.errors import InputError
 
 
 def builtin_text() -> str:
-    """English that is on every machine with Python: its own documentation, about 465,000 characters.
+    """Return English text that comes with Python: its own documentation, about 465,000 characters.
 
     >>> len(builtin_text()) > 400_000
     True
@@ -16,12 +16,17 @@ def builtin_text() -> str:
 
 
 def no_text_file(path: Path, error: OSError) -> InputError:
-    """The error of a text that cannot be read."""
+    """Return the error to raise for a text file that cannot be read.
+
+    Args:
+        path: The file.
+        error: The reason, as the operating system gives it.
+    """
     return InputError(f"{path} must be a text file, but: {error.strerror}; check the path")
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a file."""
+    """Return the text of a UTF-8 file; raise an error if it has none."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Text cut into tokens, and tokens into sequences of one length."""
+"""Tokenization: a byte-level BPE tokenizer trained on a text, and the text as sequences of one length."""
 
 from __future__ import annotations
 
@@ -12,30 +12,41 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 
+# Special tokens; their ids are the first ones.
 SPECIALS = ("[PAD]", "[MASK]")
 PAD, MASK = range(len(SPECIALS))
 
 
 @dataclass(frozen=True, eq=False)
 class TokenizedText:
-    """Sequences of token ids of equal length, and how often each id occurs in them."""
+    """A text as sequences of token ids of equal length.
+
+    Attributes:
+        sequences: The token ids, `(n_sequences, length)`.
+        vocabulary: Number of token types.
+    """
 
     sequences: Int[Tensor, "n_sequences length"]
     vocabulary: int
 
     @property
     def counts(self) -> Int[Tensor, "vocabulary"]:
-        """Occurrences by token id."""
+        """The number of occurrences of each token id."""
         return self.sequences.flatten().bincount(minlength=self.vocabulary)
 
     @property
     def sha256(self) -> str:
-        """A hash of the sequences: the same text, cut the same way."""
+        """The SHA-256 hash of the sequences: equal hashes mean the same text, tokenized in the same way."""
         return hashlib.sha256(self.sequences.numpy().tobytes()).hexdigest()
 
 
 def tokenize(text: str, vocabulary: int, length: int) -> TokenizedText:
-    """Train a byte-level BPE tokenizer on the text itself and cut the text into whole sequences.
+    """Train a byte-level BPE tokenizer on the text itself, and return the text as sequences.
+
+    Args:
+        text: The text.
+        vocabulary: Largest number of token types.
+        length: Tokens in a sequence; tokens at the end that do not fill one are left out.
 
     >>> tokens = tokenize("the cat sat on the mat. " * 50, vocabulary=280, length=16)
     >>> tokens.sequences.shape[1], int(tokens.counts.sum()) == tokens.sequences.numel()
@@ -50,7 +61,12 @@ def tokenize(text: str, vocabulary: int, length: int) -> TokenizedText:
 
 
 def train_tokenizer(text: str, vocabulary: int) -> Tokenizer:
-    """A byte-level BPE tokenizer of at most `vocabulary` types, `SPECIALS` first."""
+    """Return a byte-level BPE tokenizer that is trained on a text.
+
+    Args:
+        text: The text.
+        vocabulary: Largest number of token types, `SPECIALS` included, which come first.
+    """
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()

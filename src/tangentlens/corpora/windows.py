@@ -1,4 +1,4 @@
-"""Windows of tokens from all over a text, in random order, however long the text: only what is used is read."""
+"""Windows of tokens from all over a text, in random order; of a long text, only what is used is read."""
 
 from __future__ import annotations
 
@@ -16,22 +16,29 @@ from torch import Tensor
 from tangentlens.corpora.text import builtin_text, no_text_file
 from tangentlens.errors import InputError
 
+# Bytes that are read at once.
 _CHUNK = 2**16
+# The largest number of chunks that enter a fingerprint.
 _LOOKED_AT = 256
+# How many bytes are searched for white space at which to cut.
 _LONGEST_WORD = 256
-# Windows of this many chunks are mixed before any is given.
+# Windows of this many chunks are shuffled together.
 _MIXED = 16
 
 
 @dataclass(frozen=True)
 class Text:
-    """A text that is read in pieces: a UTF-8 file, or what Python ships if `path` is None."""
+    """A text that is read in pieces.
+
+    Attributes:
+        path: A UTF-8 file; if None, the text is `builtin_text`.
+    """
 
     path: Path | None = None
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """The size of the text in bytes."""
         if self.path is None:
             return len(builtin_text().encode())
         try:
@@ -41,7 +48,7 @@ class Text:
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of its size and of up to 256 chunks, evenly spaced: of all of it, up to 16 MiB."""
+        """The SHA-256 hash of the size and of up to 256 evenly spaced chunks: of the whole text, up to 16 MiB."""
         digest = hashlib.sha256(str(self.size).encode())
         n_chunks = -(-self.size // _CHUNK)
         for place in range(min(n_chunks, _LOOKED_AT)):
@@ -50,22 +57,30 @@ class Text:
         return digest.hexdigest()
 
     def piece(self, start: int, length: int) -> str:
-        """About the given bytes, cut at white space near the ends, or between characters if there is none."""
+        """Return the text of about the given bytes, cut at white space near both ends.
+
+        If there is no white space near an end, the text is cut between two characters.
+
+        Args:
+            start: The first byte.
+            length: Number of bytes.
+        """
         data = self._bytes(start, length)
         first = 0 if start == 0 else _cut(data)
         last = len(data) if start + length >= self.size else len(data) - _cut(data[::-1])
         for end in range(last, last - 4, -1):
-            # A character has at most 4 bytes, and may be cut off at the end.
+            # The last character, of up to 4 bytes, may be incomplete.
             with contextlib.suppress(UnicodeDecodeError):
                 return data[first:end].decode()
         raise InputError(f"{self.path} must be UTF-8 text, but is not, at byte {start} or after; convert it first")
 
     def pieces(self) -> Iterator[str]:
-        """All of it, a piece at a time."""
+        """Yield the whole text, a piece at a time; words that are cut between two pieces are left out."""
         for start in range(0, self.size, _CHUNK):
             yield self.piece(start, _CHUNK)
 
     def _bytes(self, start: int, length: int) -> bytes:
+        """Return up to `length` bytes of the text from `start` on."""
         if self.path is None:
             return builtin_text().encode()[start : start + length]
         try:
@@ -77,7 +92,13 @@ class Text:
 
 
 def windows(text: Text, encode: Callable[[str], list[int]], length: int, seed: int) -> Iterator[Int[Tensor, "length"]]:
-    """Windows of `length` tokens, each once, in an order that the seed decides.
+    """Yield all windows of `length` tokens of a text, each once, in random order.
+
+    Args:
+        text: The text. It is read in chunks, and tokens that do not fill a window at the end of one are left out.
+        encode: Turns text into token ids.
+        length: Tokens in a window.
+        seed: Seed of the order.
 
     >>> first = next(windows(Text(), lambda piece: list(piece.encode()), length=8, seed=0))
     >>> first.shape
@@ -87,16 +108,16 @@ def windows(text: Text, encode: Callable[[str], list[int]], length: int, seed: i
     n_chunks = -(-text.size // _CHUNK)
     order = torch.randperm(n_chunks, generator=generator).tolist()
     for mixed in range(0, n_chunks, _MIXED):
-        found: list[Tensor] = []
+        pool: list[Tensor] = []
         for chunk in order[mixed : mixed + _MIXED]:
             ids = torch.tensor(encode(text.piece(chunk * _CHUNK, _CHUNK)), dtype=torch.int64)
-            found += ids[: len(ids) // length * length].reshape(-1, length).unbind()
-        for place in torch.randperm(len(found), generator=generator).tolist():
-            yield found[place]
+            pool += ids[: len(ids) // length * length].reshape(-1, length).unbind()
+        for place in torch.randperm(len(pool), generator=generator).tolist():
+            yield pool[place]
 
 
 def _cut(data: bytes) -> int:
-    """How much to leave out at the beginning: up to the first white space, or the rest of a character."""
+    """Return how many bytes to leave out at the beginning: up to the first white space, or the rest of a character."""
     space = re.search(rb"[ \n]", data[:_LONGEST_WORD])
     if space:
         return space.end()

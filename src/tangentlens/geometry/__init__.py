@@ -1,5 +1,5 @@
-"""Tensors in, numbers out: moments, subspaces, anisotropy, dimension.
+"""Measures of a cloud of rows: moments, subspaces, anisotropy, dimension, curvature. Tensors in, numbers out.
 
-Every function takes rows `(n_rows, n_features)`, or the `Moments` of such rows where those suffice. Models, files and
-text may not enter here.
+Every function takes rows `(n_rows, n_features)`, or the `Moments` of such rows where those suffice. Nothing here knows
+of models, files or text.
 """

@@ -1,4 +1,4 @@
-"""Count, mean and second moment of rows, streamed: what anisotropy, shares and chance levels are functions of."""
+"""Count, mean and scatter of rows, accumulated batch by batch: anisotropy and shares are functions of these."""
 
 from __future__ import annotations
 
@@ -11,14 +11,23 @@ from torch import Tensor
 from tangentlens.errors import InputError
 from tangentlens.geometry.rows import as_rows, gram, shaped_rows, unit_scale
 
-# Rows that are multiplied at once: few enough to stay in a cache, enough for the product to run at full speed.
+# Rows that are multiplied at once: few enough to fit into a cache, enough for the product to run at full speed.
 _PART = 4096
-# Between these, no square that matters has vanished or overflowed in fp32.
+# If the largest sum of squares lies between these, no square that matters has vanished or overflowed in fp32.
 _SMALLEST, _LARGEST = 1e-20, 1e30
 
 
 class Moments:
-    """Streamed moments of rows in R^d, kept in fp64; they add up across batches, machines and days.
+    """Count, mean and scatter of rows in R^d, in fp64, which can be updated with more rows and merged.
+
+    Args:
+        dim: Number of features, d.
+        device: Where to keep the moments.
+
+    Attributes:
+        count: Number of rows n so far.
+        mean: Mean of the rows, `(d,)`.
+        scatter: Sum of the outer products of the rows around their mean, `(d, d)`.
 
     >>> a, b = Moments(2).update([[0.0, 1.0], [2.0, 1.0]]), Moments(2).update([[4.0, 1.0]])
     >>> a.merge(b)
@@ -35,7 +44,7 @@ class Moments:
 
     @classmethod
     def of(cls, x: Any) -> Moments:
-        """Moments of the rows `x`; a `Moments` is returned as it is."""
+        """Return the moments of rows `x` `(n, d)`; a `Moments` is returned as it is."""
         if isinstance(x, Moments):
             return x
         rows = shaped_rows(x)
@@ -45,17 +54,21 @@ class Moments:
 
     @property
     def dim(self) -> int:
-        """Number of features, d."""
+        """The number of features, d."""
         return len(self.mean)
 
     def update(self, x: Any) -> Moments:
-        """Add rows. Products are taken in fp32, or fp64 for fp64 rows, near their mean: an offset costs no digits."""
+        """Add rows `x` `(n, d)` and return these moments.
+
+        Products are computed in fp32, or in fp64 for fp64 rows, around a point near the mean, so that a large mean
+        costs no digits.
+        """
         rows = shaped_rows(x)
         self._check_dim(rows.shape[1])
         if not len(rows):
             return self
         new = _moments_in_parts(rows)
-        # Looking at the result costs far less than looking at every row first.
+        # A check of the result costs far less than a check of every row beforehand.
         if not _SMALLEST < float(new.scatter.diagonal().amax()) < _LARGEST:
             rows = as_rows(rows)
             scale = unit_scale(rows)
@@ -65,7 +78,7 @@ class Moments:
         return self.merge(new)
 
     def merge(self, other: Moments) -> Moments:
-        """Add what `other` has seen, as if its rows had come here."""
+        """Add the rows that `other` has seen and return these moments; `other` is not changed."""
         self._check_dim(other.dim)
         if other.count:
             total = self.count + other.count
@@ -79,26 +92,34 @@ class Moments:
         return self
 
     def _check_dim(self, dim: int) -> None:
+        """Raise an error if rows have another number of features."""
         if dim != self.dim:
             raise InputError(f"these moments are of {self.dim} features, but {dim} came; use one Moments per site")
 
     def covariance(self) -> Float[Tensor, "d d"]:
-        """Mean outer product of the centred rows."""
+        """Return the covariance matrix `(d, d)`: the mean outer product of the centred rows (divided by n)."""
         self._check_seen()
         return self.scatter / self.count
 
     def second_moment(self) -> Float[Tensor, "d d"]:
-        """Mean outer product of the rows as they are."""
+        """Return the second moment `(d, d)`: the mean outer product of the rows, uncentred."""
         return self.covariance() + torch.outer(self.mean, self.mean)
 
     def spectrum(self, center: bool = True) -> Float[Tensor, "d"]:
-        """Eigenvalues of the covariance (or, uncentred, of the second moment), descending, none below 0."""
+        """Return the eigenvalues `(d,)` of the covariance, or of the second moment if not centred.
+
+        They are in descending order, and none is below 0.
+
+        Args:
+            center: Whether to subtract the mean first.
+        """
         if center not in self._spectra:
             matrix = self.covariance() if center else self.second_moment()
             self._spectra[center] = torch.linalg.eigvalsh(matrix).flip(0).clamp_min(0)
         return self._spectra[center].clone()
 
     def _check_seen(self) -> None:
+        """Raise an error if no rows came yet."""
         if self.count == 0:
             raise InputError("these moments have seen no rows; update them first")
 
@@ -107,10 +128,11 @@ class Moments:
 
 
 def _moments_in_parts(rows: Float[Tensor, "n d"]) -> Moments:
-    """Around the mean of every 16th row, which is at most 4 standard deviations from the mean of all."""
+    """Return the moments of rows, from products around a point near their mean."""
     moments = Moments(rows.shape[1], device=rows.device)
+    # The mean of every 16th row is at most 4 standard deviations from the mean of all, and costs a sixteenth of it.
     shift = rows[::16].mean(dim=0, dtype=torch.promote_types(rows.dtype, torch.float32))
-    # New memory for each part would cost a tenth of the product.
+    # Memory is allocated once: to allocate it for each part would take a tenth of the time of the product.
     room, square = shift.new_empty(min(_PART, len(rows)), len(shift)), shift.new_empty(len(shift), len(shift))
     for part in rows.split(_PART):
         centred = torch.sub(part, shift, out=room[: len(part)])

@@ -1,4 +1,4 @@
-"""What counts as rows: the one check that all measures share."""
+"""What counts as rows: the checks that all measures share, and products of rows."""
 
 import math
 from typing import Any
@@ -9,14 +9,18 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 
-# How token ids are kept on disk; hardly anything is computed with these types.
+# Types in which token ids are stored on disk; PyTorch supports hardly any arithmetic on them.
 _UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
-# Products of rows with so many features or more are multiplied in so many blocks of columns.
+# From this many features on, X^T X is computed in this many blocks of columns.
 _WIDE, _BLOCKS = 256, 4
 
 
 def as_numbers(name: str, x: Any) -> Tensor:
-    """Return `x` as a detached tensor of real numbers.
+    """Return `x` as a detached tensor of real numbers, of any shape.
+
+    Args:
+        name: What the numbers are, for error messages.
+        x: A tensor, or anything that `torch.as_tensor` accepts.
 
     >>> as_numbers("weights", [1, 2]).tolist()
     [1, 2]
@@ -24,7 +28,7 @@ def as_numbers(name: str, x: Any) -> Tensor:
     try:
         numbers = torch.as_tensor(x).detach()
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise InputError(f"{name} must be numbers in a tensor or what becomes one, but {error}") from error
+        raise InputError(f"{name} must be numbers in a tensor, or convertible to one, but {error}") from error
     if numbers.is_complex() or numbers.layout != torch.strided:
         raise InputError(
             f"{name} must be a dense tensor of real numbers, but is {numbers.dtype} and {numbers.layout}; convert it"
@@ -33,7 +37,10 @@ def as_numbers(name: str, x: Any) -> Tensor:
 
 
 def shaped_rows(x: Any) -> Float[Tensor, "n d"]:
-    """Return `x` as a detached `(n, d)` tensor of floating-point numbers, which may be short or not finite."""
+    """Return `x` as a detached `(n, d)` tensor of floating-point numbers.
+
+    Their precision is kept, and values may be infinite or NaN: `as_rows` is the stricter check.
+    """
     rows = as_numbers("rows", x)
     if rows.ndim != 2 or rows.shape[1] == 0:
         raise InputError(
@@ -46,6 +53,10 @@ def shaped_rows(x: Any) -> Float[Tensor, "n d"]:
 def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
     """Return `x` as a detached, finite `(n, d)` tensor of at least `least` rows, in fp32 or fp64.
 
+    Args:
+        x: Rows `(n, d)`: a tensor, or anything that `torch.as_tensor` accepts.
+        least: How many rows there must be.
+
     >>> as_rows([[1, 2], [3, 4]]).shape
     torch.Size([2, 2])
     """
@@ -54,7 +65,8 @@ def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
         raise InputError(f"at least {least} rows are needed, but {len(rows)} came; pass more tokens")
     if rows.dtype != torch.float64:
         rows = rows.float()
-    # A finite sum has finite terms, and is much faster to take; one that is not may also have overflowed.
+    # If the sum is finite, so is every term, and a sum is much faster than a look at each. A sum that is not finite may
+    # have overflowed, so that then every value is looked at.
     if not rows.sum().isfinite() and not rows.isfinite().all():
         bad = int((~rows.isfinite().all(dim=1)).sum())
         raise InputError(
@@ -65,19 +77,31 @@ def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
 
 
 def unit_scale(rows: Float[Tensor, "n d"]) -> float:
-    """A power of two, which scales without rounding, that brings the largest entry to between 1/2 and 1."""
+    """Return the power of two by which to divide the rows so that their largest entry lies between 1/2 and 1.
+
+    Division by a power of two does not round.
+    """
     largest = float(rows.abs().amax()) if rows.numel() else 0.0
     return 2.0 ** min(math.frexp(largest)[1], 1023)
 
 
 def product(rows: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
-    """X^T X in fp64, multiplied in the rows' own precision at unit scale: squares neither overflow nor vanish."""
+    """Return X^T X in fp64, multiplied in the precision of the rows.
+
+    Rows are multiplied at unit scale, so that squares neither overflow nor vanish.
+    """
     scale = unit_scale(rows)
     return gram(rows / scale).double() * scale**2
 
 
 def gram(rows: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None) -> Float[Tensor, "d d"]:
-    """X^T X. It is symmetric, so of many features each block beside the diagonal is multiplied once and mirrored.
+    """Return X^T X in the precision of the rows.
+
+    The product is symmetric, so with many features each off-diagonal block is multiplied once and mirrored.
+
+    Args:
+        rows: Rows X `(n, d)`.
+        out: Memory `(d, d)` for the result; new memory by default.
 
     >>> gram(torch.tensor([[1.0, 2.0], [0.0, 1.0]])).tolist()
     [[1.0, 2.0], [2.0, 5.0]]
@@ -93,7 +117,13 @@ def gram(rows: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None) ->
 
 
 def group_products(rows: Float[Tensor, "n d"], groups: Int[Tensor, "n"], n_groups: int) -> Float[Tensor, "g d d"]:
-    """Return X^T X of each group's rows, in fp64; it is zero for a group without any."""
+    """Return X^T X of the rows of each group, in fp64; it is zero for a group without rows.
+
+    Args:
+        rows: Rows X `(n, d)`.
+        groups: The group (0 ... n_groups - 1) of each row.
+        n_groups: Number of groups.
+    """
     scale = unit_scale(rows)
     order = groups.argsort(stable=True)
     parts = (rows[order] / scale).split(groups.bincount(minlength=n_groups).tolist())

@@ -1,4 +1,4 @@
-"""An orthonormal basis with a rank. Proxies and controls are both just this."""
+"""A linear subspace, held as an orthonormal basis. Proxies and their controls are subspaces."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from tangentlens.geometry.rows import as_rows
 
 @dataclass(frozen=True, eq=False)
 class Subspace:
-    """An r-dimensional subspace of R^d, held as orthonormal columns in fp64.
+    """An r-dimensional subspace of R^d.
+
+    Attributes:
+        basis: Orthonormal columns `(d, r)`, in fp64.
 
     >>> plane = Subspace.span([[2.0, 0.0, 0.0], [2.0, 3.0, 0.0]])
     >>> plane
@@ -34,10 +37,16 @@ class Subspace:
 
     @classmethod
     def span(cls, vectors: Any, rank: int | None = None) -> Subspace:
-        """The span of row vectors `(k, d)`; with `rank`, of their leading directions."""
+        """Return the span of vectors.
+
+        Args:
+            vectors: Row vectors `(k, d)`.
+            rank: If given, the span of that many leading right singular vectors; by default, the whole span, up to the
+                precision of fp32.
+        """
         rows = as_rows(vectors).double()
         singular, directions = torch.linalg.svd(rows, full_matrices=False)[1:]
-        # Rows given in fp32 are only known to fp32.
+        # Vectors that came in fp32 are known to fp32 only, whatever their type is now.
         tolerance = max(rows.shape) * torch.finfo(torch.float32).eps * singular[0]
         available = int((singular > tolerance).sum())
         if available < (rank or 1):
@@ -49,33 +58,36 @@ class Subspace:
 
     @property
     def dim(self) -> int:
-        """Dimension d of the space around it."""
+        """The dimension d of the ambient space."""
         return self.basis.shape[0]
 
     @property
     def rank(self) -> int:
-        """Its own dimension r."""
+        """The dimension r of the subspace."""
         return self.basis.shape[1]
 
     def complement(self) -> Subspace:
-        """Everything orthogonal to it."""
+        """Return the orthogonal complement, a subspace of rank d - r."""
         return Subspace(torch.linalg.qr(self.basis, mode="complete").Q[:, self.rank :])
 
     def project(self, x: Any) -> Float[Tensor, "n r"]:
-        """Coordinates of rows `x` in the basis."""
+        """Return the coordinates `(n, r)` of rows `x` `(n, d)` in the basis."""
         rows = as_rows(x)
         return rows @ self.basis.to(rows)
 
     def principal_angles(self, other: Subspace) -> Float[Tensor, "k"]:
-        """The min(r, r') angles between the two, ascending, in radians."""
+        """Return the min(r, r') principal angles with `other`, ascending, in radians."""
         wide, thin = (self, other) if self.rank >= other.rank else (other, self)
         cosines = torch.linalg.svdvals(wide.basis.T @ thin.basis)
         sines = torch.linalg.svdvals(thin.basis - wide.basis @ (wide.basis.T @ thin.basis)).flip(0)
-        # Cosines lose small angles and sines lose right ones; together they keep both.
+        # A cosine is imprecise near angle 0 and a sine near a right angle; atan2 of both is precise at either end.
         return torch.atan2(sines, cosines)
 
     def overlap(self, other: Subspace) -> float:
-        """Mean squared cosine of the principal angles: 1 if one holds the other, 0 if orthogonal."""
+        """Return the mean squared cosine of the principal angles with `other`.
+
+        It is 1 if one subspace contains the other, and 0 if they are orthogonal.
+        """
         return float((self.basis.T @ other.basis).square().sum() / min(self.rank, other.rank))
 
     def __repr__(self) -> str:

@@ -1,1 +1,1 @@
-"""Models to watch: small reference ones built from their configuration. What is measured may not enter here."""
+"""Models to measure: loaded from a hub or a directory, or small reference ones. Nothing here knows of measures."""

@@ -1,4 +1,4 @@
-"""Models from a hub or a directory, with their tokenizers. Nothing remote is run unless asked for."""
+"""Models from a hub or a directory, with their tokenizers. Remote code is run only if that is asked for."""
 
 from __future__ import annotations
 
@@ -19,7 +19,18 @@ from tangentlens.models.small import Kind
 
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
-    """A model, ready to be looked at, and what turns text into its tokens."""
+    """A model in evaluation mode, with its tokenizer.
+
+    Attributes:
+        name: The name of the model: that of its directory, or its hub id.
+        revision: The revision on the hub; empty if none was given.
+        kind: Whether it is a `decoder` or an `encoder`.
+        model: The model.
+        tokenizer: Its tokenizer.
+        width: The width of its residual stream.
+        longest: The largest number of tokens that it takes at once, special tokens included.
+        not_loaded: Names of the weights that the checkpoint lacks, which are random.
+    """
 
     name: str
     revision: str
@@ -31,58 +42,69 @@ class LoadedModel:
     not_loaded: Collection[str]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids without specials."""
+        """Return the token ids of a text, without special tokens."""
         return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
 
     @property
     def vocabulary(self) -> int:
-        """How many token types it has an embedding for."""
+        """The number of token types for which the model has an embedding."""
         model: Any = self.model
         return int(model.get_input_embeddings().num_embeddings)
 
     @property
     def config(self) -> Any:
-        """The configuration its weights belong to."""
+        """The configuration of the model."""
         return self.model.config
 
     @property
     def mask_id(self) -> int:
-        """The token that hides others from a masked model."""
-        found = self.tokenizer.mask_token_id
-        if found is None and self.kind == "encoder":
+        """The id of the mask token; -1 for a decoder without one."""
+        mask_id = self.tokenizer.mask_token_id
+        if mask_id is None and self.kind == "encoder":
             raise InputError(f"{self.name} must have a mask token for a masked loss, but its tokenizer has none")
-        return -1 if found is None else int(found)
+        return -1 if mask_id is None else int(mask_id)
 
     @cached_property
     def special_ids(self) -> set[int]:
-        """Named specials, and those that were added without a name."""
+        """The ids of all special tokens: those with a role, such as padding, and those added without one."""
         added = {place for place, token in self.tokenizer.added_tokens_decoder.items() if token.special}
         return added | set(self.tokenizer.all_special_ids)
 
     def is_text(self, tokens: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
-        """Which tokens are no specials."""
+        """Return a mask that is true for tokens that are not special; it has the shape of `tokens`."""
         return ~torch.isin(tokens, torch.tensor(sorted(self.special_ids), dtype=torch.int64))
 
     def text_length(self, wanted: int) -> int:
-        """Tokens of text in a window: as wanted, or as many as the model takes beside its specials."""
+        """Return how many tokens of text to put into a window.
+
+        Args:
+            wanted: The number to return, unless the model takes fewer besides its special tokens.
+        """
         room = self.longest - sum(map(len, self.specials))
         if room < 2:
-            raise InputError(f"{self.name} must take at least 2 tokens beside its specials, but takes {self.longest}")
+            raise InputError(
+                f"{self.name} must take at least 2 tokens besides its special tokens, but takes {self.longest} in all"
+            )
         return min(wanted, room)
 
     def framed(self, windows: Int[Tensor, "w length"]) -> Int[Tensor, "w whole"]:
-        """Windows of text between what the tokenizer puts before and after one."""
+        """Return windows `(w, length)` of text with the special tokens that the tokenizer puts before and after."""
         before, after = (torch.tensor(ids, dtype=torch.int64).expand(len(windows), -1) for ids in self.specials)
         return torch.cat([before, windows, after], dim=1)
 
     def beside_specials(self, values: Shaped[Tensor, "w length"], at_specials: int) -> Shaped[Tensor, "w whole"]:
-        """A value for each token of framed windows, from those of the text."""
+        """Return values for the tokens of `framed` windows, given those for the tokens of the text.
+
+        Args:
+            values: A value for each token of text, `(w, length)`.
+            at_specials: The value at special tokens.
+        """
         before, after = map(len, self.specials)
         return nn.functional.pad(values, (before, after), value=at_specials)
 
     @cached_property
     def specials(self) -> tuple[list[int], list[int]]:
-        """What the tokenizer puts before and after a text."""
+        """The special tokens that the tokenizer puts before and after a text."""
         ids, bare = list(self.tokenizer("a")["input_ids"]), self.encode("a")
         before = next((i for i in range(len(ids)) if ids[i : i + len(bare)] == bare), 0)
         return ids[:before], ids[before + len(bare) :]
@@ -91,20 +113,32 @@ class LoadedModel:
 def load_model(
     spec: str, device: str = "cpu", dtype: torch.dtype = torch.float32, trust_remote_code: bool = False
 ) -> LoadedModel:
-    """Load `spec` without its head: a directory, a hub id, or `id@revision`. Weights must be safetensors.
+    """Return a model without its head; of an encoder-decoder, the encoder alone.
 
-    Of an encoder-decoder, the encoder is taken.
+    Args:
+        spec: A directory, a hub id, or `id@revision`. Weights must be in safetensors files.
+        device: Where to put the model.
+        dtype: The precision of its weights.
+        trust_remote_code: Whether to run code from the hub.
     """
     return _attempt(spec, device, lambda source, revision: _load(spec, source, revision, dtype, trust_remote_code))
 
 
 def load_language_model(spec: str, device: str = "cpu", trust_remote_code: bool = False) -> LoadedModel:
-    """Load `spec` with its causal or masked head, in fp32. `not_loaded` names the weights of a head that is missing."""
+    """Return a model with its causal or masked language modelling head, in fp32.
+
+    If the checkpoint has no such head, `not_loaded` names its weights, which are random.
+
+    Args:
+        spec: A directory, a hub id, or `id@revision`. Weights must be in safetensors files.
+        device: Where to put the model.
+        trust_remote_code: Whether to run code from the hub.
+    """
     return _attempt(spec, device, lambda source, revision: _load_with_head(spec, source, revision, trust_remote_code))
 
 
 def check_device(device: str) -> None:
-    """A device that can be computed on."""
+    """Raise an error if PyTorch cannot compute on a device."""
     try:
         torch.ones(1, device=device) + 1
     except (RuntimeError, AssertionError, NotImplementedError) as error:
@@ -114,6 +148,7 @@ def check_device(device: str) -> None:
 
 
 def _attempt(spec: str, device: str, load: Callable[[str, str], LoadedModel]) -> LoadedModel:
+    """Return a loaded model on a device, in evaluation mode; any failure of the loader becomes an `InputError`."""
     check_device(device)
     source, revision = _parse(spec)
     with _quiet():
@@ -122,7 +157,7 @@ def _attempt(spec: str, device: str, load: Callable[[str, str], LoadedModel]) ->
             loaded.model.to(device).eval()
         except InputError:
             raise
-        # A broken or exotic repository makes transformers fail in any way.
+        # For a broken or unusual repository, transformers may raise any exception.
         except Exception as error:
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(
@@ -133,6 +168,7 @@ def _attempt(spec: str, device: str, load: Callable[[str, str], LoadedModel]) ->
 
 
 def _load_with_head(spec: str, source: str, revision: str, trust_remote_code: bool) -> LoadedModel:
+    """Return a model with its language modelling head, which may be missing from the checkpoint."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
     options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
@@ -141,29 +177,30 @@ def _load_with_head(spec: str, source: str, revision: str, trust_remote_code: bo
         raise InputError(f"{source} must be an encoder or a decoder to be audited, but is both")
     kind = _kind(config.get_text_config())
     family = AutoModelForCausalLM if kind == "decoder" else AutoModelForMaskedLM
-    model, told = family.from_pretrained(
+    model, info = family.from_pretrained(
         source, dtype=torch.float32, use_safetensors=True, output_loading_info=True, **options
     )
     body = f"{model.base_model_prefix}."
-    _check_missing(source, [key for key in told["missing_keys"] if key.startswith(body) and "pooler" not in key])
+    _check_missing(source, [key for key in info["missing_keys"] if key.startswith(body) and "pooler" not in key])
     tokenizer = AutoTokenizer.from_pretrained(source, **options)
     _check_tokenizer(source, model, tokenizer)
     longest = _longest(model.base_model, tokenizer)
     width = model.config.get_text_config().hidden_size
-    head = sorted(key for key in told["missing_keys"] if not key.startswith(body))
+    head = sorted(key for key in info["missing_keys"] if not key.startswith(body))
     return LoadedModel(model_name(spec), revision, kind, model, tokenizer, width, longest, head)
 
 
 def _load(spec: str, source: str, revision: str, dtype: torch.dtype, trust_remote_code: bool) -> LoadedModel:
+    """Return a model without its head."""
     from transformers import AutoModel, AutoTokenizer
 
     options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
     tokenizer = AutoTokenizer.from_pretrained(source, **options)
-    model, told = AutoModel.from_pretrained(
+    model, info = AutoModel.from_pretrained(
         source, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
     )
-    # A pooler is not on the way of any site; a masked or causal checkpoint has none.
-    _check_missing(source, sorted(key for key in told["missing_keys"] if "pooler" not in key))
+    # No site depends on a pooler, and masked or causal checkpoints have none.
+    _check_missing(source, sorted(key for key in info["missing_keys"] if "pooler" not in key))
     _check_tokenizer(source, model, tokenizer)
     config = model.config.get_text_config()
     kind, looked_at = _kind(config), model
@@ -171,11 +208,12 @@ def _load(spec: str, source: str, revision: str, dtype: torch.dtype, trust_remot
         kind, looked_at = "encoder", model.get_encoder()
     longest = _longest(model, tokenizer)
     return LoadedModel(
-        model_name(spec), revision, kind, looked_at, tokenizer, config.hidden_size, longest, told["missing_keys"]
+        model_name(spec), revision, kind, looked_at, tokenizer, config.hidden_size, longest, info["missing_keys"]
     )
 
 
 def _check_missing(source: str, missing: list[str]) -> None:
+    """Raise an error if weights are missing from a checkpoint."""
     if missing:
         raise InputError(
             f"{source} must hold all weights of its model, but {len(missing)} are missing, such as {missing[0]}; they "
@@ -184,6 +222,7 @@ def _check_missing(source: str, missing: list[str]) -> None:
 
 
 def _check_tokenizer(source: str, model: Any, tokenizer: Any) -> None:
+    """Raise an error if the tokenizer has tokens for which the model has no embedding."""
     known = model.get_input_embeddings().num_embeddings
     if len(tokenizer) > known:
         raise InputError(
@@ -193,10 +232,10 @@ def _check_tokenizer(source: str, model: Any, tokenizer: Any) -> None:
 
 
 def _longest(model: Any, tokenizer: Any) -> int:
-    """How many tokens it takes at once, specials included."""
+    """Return the largest number of tokens that a model takes at once, special tokens included."""
     limits = [getattr(model.config.get_text_config(), "max_position_embeddings", None), tokenizer.model_max_length]
     longest = min((limit for limit in limits if limit is not None and limit > 0), default=2**31)
-    # RoBERTa and its kin count positions from after the padding.
+    # RoBERTa and related models number positions from after the padding index.
     positions = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     offset = getattr(positions, "padding_idx", None)
     if offset is not None and positions is not None:
@@ -205,12 +244,12 @@ def _longest(model: Any, tokenizer: Any) -> int:
 
 
 def model_name(spec: str) -> str:
-    """What a model is called: its directory's own name, or the hub's."""
+    """Return the name of a model: that of its directory, or its hub id as given."""
     return Path(spec).absolute().name if Path(spec).is_dir() else spec
 
 
 def _parse(spec: str) -> tuple[str, str]:
-    """Where to load from, and which revision."""
+    """Return the directory or hub id to load from, and the revision; the latter is empty if none is given."""
     if Path(spec).is_dir():
         return spec, ""
     if spec.startswith((".", "/", "~")) or spec.count("/") > 1:
@@ -220,7 +259,7 @@ def _parse(spec: str) -> tuple[str, str]:
 
 
 def _kind(config: Any) -> Kind:
-    """By what its class says it was trained for; of a bare model, by what its family is for."""
+    """Return the kind of a model by the class it was trained as; without that, by the use of its model family."""
     from transformers.models.auto import modeling_auto as auto
 
     names = getattr(config, "architectures", None) or []
@@ -232,7 +271,7 @@ def _kind(config: Any) -> Kind:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No bars or notes of the loader's own; its settings are put back."""
+    """Silence progress bars and messages of transformers, and restore its settings afterwards."""
     from transformers.utils import logging
 
     level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

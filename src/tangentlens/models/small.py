@@ -1,4 +1,4 @@
-"""Reference models of one size: a causal decoder and a bidirectional encoder that differ in the mask alone."""
+"""Small reference models: a causal decoder and a bidirectional encoder that differ in the attention mask alone."""
 
 from __future__ import annotations
 
@@ -15,9 +15,18 @@ Kind = Literal["decoder", "encoder"]
 
 
 def small_model(kind: Kind, vocabulary: int, layers: int, width: int, length: int, mask: int, seed: int) -> nn.Module:
-    """A Llama (`decoder`) or a EuroBERT (`encoder`): rotary, RMS norm, gated MLP, tied embeddings.
+    """Return an untrained Llama (`decoder`) or EuroBERT (`encoder`) with its language modelling head.
 
-    The global random state is left as it was.
+    Both have rotary positions, RMS norm, gated MLPs and tied embeddings. The global random state is left unchanged.
+
+    Args:
+        kind: `decoder` or `encoder`.
+        vocabulary: Number of token types.
+        layers: Number of blocks.
+        width: Width of the residual stream, a multiple of 32; each attention head has width 32.
+        length: Largest number of tokens in a sequence.
+        mask: The id of the mask token, which only the encoder uses.
+        seed: Seed of the initial weights.
     """
     from transformers import EuroBertConfig, EuroBertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
@@ -44,7 +53,12 @@ def small_model(kind: Kind, vocabulary: int, layers: int, width: int, length: in
 
 
 def weight_hash(model: nn.Module, leave_out: Collection[str] = ()) -> str:
-    """SHA-256 over all parameters and buffers but those to leave out, by name: equal hashes, equal weights."""
+    """Return the SHA-256 hash of all parameters and buffers: equal hashes mean equal weights.
+
+    Args:
+        model: The model.
+        leave_out: Names of parameters and buffers that do not count.
+    """
     digest = hashlib.sha256()
     for name, tensor in sorted(model.state_dict().items()):
         if name in leave_out:

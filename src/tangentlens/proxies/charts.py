@@ -1,4 +1,4 @@
-"""Charts: tokens split by their dominant concept, each part with a tangent plane of its own."""
+"""Charts: rows split by their dominant concept, each part with a plane of its own."""
 
 from __future__ import annotations
 
@@ -19,13 +19,19 @@ from tangentlens.proxies.semi_nmf import SemiNMF
 
 @dataclass(frozen=True, eq=False)
 class Charts:
-    """Concepts, and for each that enough rows follow most, the plane those rows spread in."""
+    """A split of rows by their dominant concept.
+
+    Attributes:
+        concepts: The fitted concepts.
+        planes: The leading principal directions of the rows of each chart, by the number of its concept. Concepts that
+            dominate too few rows have no plane.
+    """
 
     concepts: SemiNMF
     planes: Mapping[int, Subspace]
 
     def assign(self, x: Any) -> Int[Tensor, "n"]:
-        """The chart of each row: the concept that adds most to it."""
+        """Return the chart of each row of `x` `(n, d)`: the number of the concept that contributes most to it."""
         return self.concepts.dominant(x)
 
     def __repr__(self) -> str:
@@ -33,14 +39,14 @@ class Charts:
 
 
 def charts(x: Any, n_charts: int, rank: int, seed: int = 0, least: int | None = None) -> Charts:
-    """Split rows `x` (or their `Principal`) by dominant concept; each part of `least` rows gets its top directions.
+    """Split rows by their dominant concept and fit a plane to each part.
 
     Args:
-        x: Rows `(n, d)`.
+        x: Rows `(n, d)`, or their `Principal`.
         n_charts: Number of concepts.
-        rank: Rank of each plane.
-        seed: Of the concepts.
-        least: Charts with fewer rows have no plane; four times the rank if not given.
+        rank: Rank of each plane, which is spanned by the leading principal directions of the chart.
+        seed: Seed of the concepts.
+        least: Charts with fewer rows have no plane; four times the rank by default.
 
     >>> import torch
     >>> rows = torch.randn(400, 8, generator=torch.Generator().manual_seed(0))

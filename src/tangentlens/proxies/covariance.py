@@ -1,4 +1,4 @@
-"""Variance alone explains it: the span of draws from a Gaussian with the covariance of the activations."""
+"""A control for variance alone: the span of draws from a Gaussian with the covariance of the activations."""
 
 from typing import Any
 
@@ -9,7 +9,12 @@ from tangentlens.proxies.principal import Principal
 
 
 def covariance(x: Any, rank: int, seed: int = 0) -> Subspace:
-    """The span of `rank` draws from N(0, Cov x), of rows `x` or their `Principal`.
+    """Return the span of `rank` draws from N(0, Cov x).
+
+    Args:
+        x: Rows `(n, d)`, or their `Principal`.
+        rank: Rank of the subspace.
+        seed: Seed of the draws.
 
     >>> covariance([[3.0, 0.0], [-3.0, 0.0], [1.0, 0.0]], rank=1).basis.abs().T.tolist()
     [[1.0, 0.0]]

@@ -1,4 +1,4 @@
-"""Another concept extractor: the least Gaussian directions, by independent component analysis."""
+"""Another concept extractor: the least Gaussian directions, by independent component analysis (ICA)."""
 
 from typing import Any
 
@@ -10,15 +10,21 @@ from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.principal import SPARE, Principal
 
 _MAX_ITER, _TOLERANCE = 100, 1e-3
-# E log cosh of a standard normal variable: what a Gaussian component has.
+# The expectation of log cosh of a standard normal variable: the contrast is the distance from it.
 _GAUSSIAN = 0.374567
 
 
 def ica(x: Any, rank: int, seed: int = 0) -> Subspace:
-    """The span of the `rank` least Gaussian components of rows `x` (or their `Principal`).
+    """Return the span of the `rank` least Gaussian independent components of the rows.
 
-    FastICA with symmetric orthogonalisation and log cosh, on the whitened `rank` + 16 leading principal directions. Of
-    its components those furthest from Gaussian are taken, with the direction in which each adds to a row.
+    FastICA with symmetric orthogonalisation and the log cosh contrast is run on the whitened `rank` + 16 leading
+    principal directions. The subspace is spanned by the mixing directions of the components that are farthest from
+    Gaussian.
+
+    Args:
+        x: Rows `(n, d)`, or their `Principal`.
+        rank: Rank of the subspace.
+        seed: Seed of the initial directions.
 
     >>> axes = torch.tensor([[1.0, 0.0], [-1.0, 0.0], [0.0, 0.9], [0.0, -0.9], [0.0, 0.0], [0.0, 0.0]])
     >>> ica(axes, rank=1)
@@ -33,12 +39,12 @@ def ica(x: Any, rank: int, seed: int = 0) -> Subspace:
     unmixing = _independent_directions(white, seed)
     contrast = (_log_cosh(white @ unmixing.T).mean(dim=0) - _GAUSSIAN).abs()
     chosen = unmixing[contrast.argsort(descending=True)[:rank]].double()
-    added = chosen @ (directions * deviations)[:, :count].double().T
-    return Subspace.span(torch.nn.functional.normalize(added, dim=1), rank=min(rank, count))
+    mixing = chosen @ (directions * deviations)[:, :count].double().T
+    return Subspace.span(torch.nn.functional.normalize(mixing, dim=1), rank=min(rank, count))
 
 
 def _independent_directions(white: Float[Tensor, "n m"], seed: int) -> Float[Tensor, "m m"]:
-    """FastICA: fixed-point steps for all directions at once, each followed by the nearest rotation."""
+    """Return the unmixing directions of FastICA: fixed-point steps, each followed by the nearest orthogonal matrix."""
     n, m = white.shape
     make = torch.Generator().manual_seed(seed)
     unmixing = _rotation(torch.randn(m, m, generator=make, dtype=torch.float64).to(white))
@@ -54,9 +60,11 @@ def _independent_directions(white: Float[Tensor, "n m"], seed: int) -> Float[Ten
 
 
 def _rotation(matrix: Float[Tensor, "m m"]) -> Float[Tensor, "m m"]:
+    """Return the orthogonal matrix that is nearest to a matrix."""
     left, _, right = torch.linalg.svd(matrix)
     return left @ right
 
 
 def _log_cosh(x: Tensor) -> Tensor:
+    """Return log cosh x, in a form that does not overflow."""
     return torch.nn.functional.softplus(-2 * x.abs()) + x.abs() - 0.6931472

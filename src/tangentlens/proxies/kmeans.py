@@ -1,4 +1,4 @@
-"""Another concept extractor: the centers of clusters."""
+"""Another concept extractor: the centers of k-means clusters."""
 
 from typing import Any
 
@@ -11,9 +11,15 @@ from tangentlens.proxies.principal import SPARE, Principal
 
 
 def kmeans(x: Any, rank: int, seed: int = 0) -> Subspace:
-    """The span of the `rank` + 1 centers of k-means around the mean of rows `x` (or their `Principal`).
+    """Return the span of the `rank` + 1 centers of k-means, relative to the mean of the rows.
 
-    Weighted by their rows the centers sum to the mean, so r + 1 of them span r dimensions.
+    The mean of the centers, weighted by their numbers of rows, is the mean of the rows. So r + 1 centers span r
+    dimensions around it.
+
+    Args:
+        x: Rows `(n, d)`, more than `rank`, or their `Principal`.
+        rank: Rank of the subspace.
+        seed: Seed of the initial centers.
 
     >>> kmeans([[9.0, 0.1], [9.0, -0.1], [-9.0, 0.1], [-9.0, -0.1]], rank=1).basis.abs().round(decimals=6).T.tolist()
     [[1.0, 0.0]]
@@ -21,7 +27,10 @@ def kmeans(x: Any, rank: int, seed: int = 0) -> Subspace:
     principal = Principal.of(x)
     principal.check_rank(rank)
     if len(principal.rows) <= rank:
-        raise InputError(f"{rank + 1} clusters need more than {rank} rows, but {len(principal.rows)} came")
+        raise InputError(
+            f"{rank + 1} clusters need more than {rank} rows, but {len(principal.rows)} came; pass more rows or ask "
+            "for a smaller rank"
+        )
     directions, points = (part.double() for part in principal.leading(rank + SPARE))
     label = k_means(points, rank + 1, seed)
     used, index = label.unique(return_inverse=True)

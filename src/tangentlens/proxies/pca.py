@@ -1,4 +1,4 @@
-"""The top-variance directions: the rival that says 'any high-variance subspace would do'."""
+"""A control for high variance: the directions in which activations vary most."""
 
 from typing import Any
 
@@ -7,7 +7,12 @@ from tangentlens.proxies.principal import Principal
 
 
 def pca(x: Any, rank: int, seed: int = 0) -> Subspace:
-    """The `rank` leading eigenvectors of the covariance of rows `x` (or their `Principal`). There is nothing to seed.
+    """Return the span of the `rank` leading eigenvectors of the covariance.
+
+    Args:
+        x: Rows `(n, d)`, or their `Principal`.
+        rank: Rank of the subspace.
+        seed: Not used: the result is deterministic. All proxies have the same signature.
 
     >>> pca([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]], rank=1).basis.abs().T.tolist()
     [[1.0, 0.0]]

@@ -1,4 +1,4 @@
-"""Rows around their mean, at unit scale, with their principal directions: what every fitted subspace starts from."""
+"""Centred and scaled rows with their principal directions: the common starting point of all fitted subspaces."""
 
 from __future__ import annotations
 
@@ -14,15 +14,20 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.leading import leading_directions
 from tangentlens.geometry.rows import as_rows, gram, unit_scale
 
-# Principal directions that are kept beyond the rank wherever rows are reduced to the leading ones.
+# How many principal directions beyond the rank are kept where rows are reduced to the leading directions.
 SPARE = 16
 
 
 @dataclass(frozen=True, eq=False)
 class Principal:
-    """Rows, their mean (0 if not centred), their root mean square length around it, and points = (rows - mean) / scale.
+    """Rows with their principal directions, which are computed on first use.
 
-    Eigenvalues and eigenvectors of the points, the largest first, are computed when they are first asked for.
+    Attributes:
+        rows: The rows `(n, d)`.
+        mean: Their mean `(d,)`, or 0 if not centred.
+        scale: The root mean square length of rows - mean.
+        points: (rows - mean) / scale, `(n, d)`.
+        center: Whether the mean was subtracted.
 
     >>> Principal.of([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]).values.round(decimals=6).tolist()
     [0.9, 0.1]
@@ -36,55 +41,69 @@ class Principal:
 
     @classmethod
     def of(cls, x: Any, center: bool = True) -> Principal:
-        """Of rows `x`; one that is already `Principal`, and centred alike, is returned as it is."""
+        """Return the `Principal` of rows.
+
+        Args:
+            x: Rows `(n, d)`; or a `Principal`, which is returned as it is if `center` agrees.
+            center: Whether to subtract the mean.
+        """
         if isinstance(x, Principal):
             return x if x.center == center else cls.of(x.rows, center)
         rows = as_rows(x)
         unit = unit_scale(rows)
         points = rows / unit
-        whole = _length(points)
+        uncentred_length = _length(points)
         mean = torch.zeros_like(points[0])
-        # The second time takes away what rounding left of a large mean.
+        # The second pass removes what rounding left of a large mean.
         for _ in range(2 if center else 0):
             shift = points.mean(dim=0)
             points -= shift
             mean += shift
         length = _length(points)
-        # What is left of equal rows is the rounding of their mean.
-        if length <= 8 * torch.finfo(rows.dtype).eps * whole:
+        # Equal rows still differ from their mean by rounding.
+        if length <= 8 * torch.finfo(rows.dtype).eps * uncentred_length:
             raise InputError("rows must differ for concepts to exist, but all are equal; check the site and the mask")
         return cls(rows, mean * unit, length * unit, points.div_(length), center)
 
     @property
     def dim(self) -> int:
-        """Number of features, d."""
+        """The number of features, d."""
         return self.rows.shape[1]
 
     def check_rank(self, rank: int) -> None:
-        """Refuse a rank that the space has no room for."""
+        """Raise an error if `rank` is not between 1 and the number of features."""
         if not 1 <= rank <= self.dim:
             raise InputError(f"rank must be between 1 and {self.dim}, the number of features, but is {rank}")
 
     def leading(self, count: int) -> tuple[Float[Tensor, "d count"], Float[Tensor, "n count"]]:
-        """Orthonormal directions that hold nearly all that `count` can, and the points along them, uncorrelated."""
+        """Return approximate leading principal directions of the points, and coordinates along them.
+
+        Args:
+            count: How many directions to return; at most d are returned.
+
+        Returns:
+            Orthonormal directions `(d, count)`, the one with the largest variance first, and the coordinates
+            `(n, count)` of the points along them, which are uncorrelated.
+        """
         return leading_directions(self.points, min(count, self.dim))
 
     @cached_property
     def _eigen(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
+        """The eigenvalues and eigenvectors of the mean outer product of the points, the largest first."""
         values, vectors = torch.linalg.eigh(gram(self.points).double() / len(self.points))
         return values.flip(0).clamp_min(0), vectors.flip(1)
 
     @property
     def values(self) -> Float[Tensor, "d"]:
-        """Eigenvalues of the points: shares of the variance, summing to 1."""
+        """The variance along each principal direction, descending: shares of the whole, which sum to 1."""
         return self._eigen[0]
 
     @property
     def vectors(self) -> Float[Tensor, "d d"]:
-        """Eigenvectors of the points, as columns."""
+        """The principal directions, as orthonormal columns, in the order of `values`."""
         return self._eigen[1]
 
 
 def _length(rows: Float[Tensor, "n d"]) -> float:
-    """Root mean square length; row by row in the rows' own precision, which is fast, then in fp64."""
+    """Return the root mean square length: each length in the precision of the rows, which is fast, the mean in fp64."""
     return float(torch.linalg.vector_norm(rows, dim=1).double().square().mean().sqrt())

@@ -1,4 +1,4 @@
-"""Semi-NMF: rows as non-negative mixtures of free directions, X - mean ~ Z D with Z >= 0. The tangent proxy."""
+"""The tangent proxy: semi-NMF, which writes rows as non-negative mixtures of concepts, X - mean ~ Z D with Z >= 0."""
 
 from __future__ import annotations
 
@@ -15,38 +15,43 @@ from tangentlens.geometry.rows import as_rows, unit_scale
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.principal import SPARE, Principal
 
-# The start is looked for on so many rows, in so many turns, under a penalty on codes that falls between these.
+# The initial dictionary is fitted to this many rows, in this many iterations.
 _START_ROWS, _START_TURNS = 1024, 40
+# Meanwhile, the penalty on the codes falls from the first to the last of these.
 _PENALTY_FIRST, _PENALTY_LAST = 0.3, 0.001
-# At most so many attempts, and so many concepts in all of them, unless one attempt has more.
+# The largest number of attempts at an initial dictionary; more than one is made only as long as all attempts together
+# have at most this many concepts.
 _START_ATTEMPTS, _START_CONCEPTS = 4, 16
-# Steps of the codes for each solution of the dictionary: in the start, when codes begin at zero, and afterwards.
+# Gradient steps of the codes per update of the dictionary: for the initial dictionary, in the first iteration, in which
+# codes begin at zero, and in later iterations.
 _START_STEPS, _FIRST_STEPS, _STEPS = 6, 30, 16
-# Codes of new rows: at most so many rounds of so many steps; momentum begins anew with each.
+# Codes of new rows: the largest number of rounds, and the steps in each; momentum restarts with each round.
 _TRANSFORM_ROUNDS, _TRANSFORM_STEPS = 40, 50
 
 
 class SemiNMF:
-    """Semi-non-negative matrix factorisation.
+    """Semi-non-negative matrix factorisation of rows X: X - mean ~ Z D with codes Z >= 0 and a dictionary D.
 
-    The rows are first expressed in their leading `k + 16` principal directions. Many dictionaries fit equally well, so
-    the start decides which is found: extreme rows, then alternating steps under a penalty on the codes that fades away,
-    which prefers the dictionary with the sparsest codes. From there codes (a few steps) and dictionary (exactly)
-    take turns on the plain objective until the error stands still; it never rises (docs/concepts.md, 'Tangent proxy').
+    The rows are first reduced to their leading `k + 16` principal directions. Many dictionaries fit equally well, so
+    the initial one decides between them. It starts from extreme rows, and alternating steps under a fading penalty on
+    the codes then favour the dictionary with the sparsest codes. From there codes (by a few gradient steps) and
+    dictionary (exactly) are updated in turn, without penalty, until the error converges; it never increases
+    (docs/measures/alignment.md).
 
     Args:
         n_components: Number of concepts, k.
-        center: Subtract the mean first: tangent vectors are differences.
-        max_iter: At most so many turns.
-        tol: Stop when a turn lowers the relative error by less than this share of it, or of 0.01.
-        seed: Draws the start.
+        center: Whether to subtract the mean first: tangent vectors are differences of rows.
+        max_iter: Largest number of iterations.
+        tol: Stop when an iteration lowers the relative error by less than this fraction of it, or of 0.01 if that is
+            larger.
+        seed: Seed of the initial dictionary.
 
     Attributes:
-        components_: Dictionary D, `(k, d)`.
-        codes_: Codes Z of the fitted rows, `(n, k)`, none below 0.
-        mean_: What was subtracted, `(d,)`.
-        error_: |X - mean - Z D|^2 / |X - mean|^2.
-        n_iter_: Turns done.
+        components_: The dictionary D, `(k, d)`; its rows are the concepts.
+        codes_: The codes Z of the fitted rows, `(n, k)`, none below 0.
+        mean_: The mean that was subtracted, `(d,)`; 0 if not centred.
+        error_: The relative error |X - mean - Z D|^2 / |X - mean|^2.
+        n_iter_: Number of iterations done.
 
     >>> rows = torch.randn(200, 8, generator=torch.Generator().manual_seed(0))
     >>> fit = SemiNMF(n_components=3).fit(rows)
@@ -70,7 +75,12 @@ class SemiNMF:
         self.seed = seed
 
     def fit(self, x: Any, init: SemiNMF | None = None) -> SemiNMF:
-        """Fit to rows `x` (or their `Principal`), starting from the dictionary of an earlier fit if one is given."""
+        """Fit the dictionary and the codes to rows, and return this object.
+
+        Args:
+            x: Rows `(n, d)`, or their `Principal`.
+            init: An earlier fit of as many concepts, whose dictionary is the initial one; concepts keep their order.
+        """
         principal = Principal.of(x, self.center)
         self._check(principal, init)
         directions, coordinates = principal.leading(self.n_components + SPARE)
@@ -84,25 +94,26 @@ class SemiNMF:
         energy = float(points.shape[1])
         error = math.inf
         for n_iter in range(1, self.max_iter + 1):
-            # Codes begin at zero, and must catch up with the dictionary before it is solved for anew.
+            # Codes begin at zero, and need more steps before the first update of the dictionary.
             moved = _improved_codes(codes, points, dictionary, _STEPS if n_iter > 1 else _FIRST_STEPS)
-            found, explained = _best_dictionary(moved, points)
+            solved, explained = _best_dictionary(moved, points)
             previous, error = error, 1 - explained / energy
-            # Momentum may overshoot: such a turn is the last, and does not count.
+            # Momentum may overshoot: such an iteration is the last, and its result is discarded.
             if error <= previous:
-                codes, dictionary = _rescaled(moved, found)
+                codes, dictionary = _rescaled(moved, solved)
             if previous - error <= self.tol * max(error, 0.01):
                 break
         within = float(points.square().sum(dtype=torch.float64))
-        rest = float((points - dictionary.T @ codes).square().sum(dtype=torch.float64))
+        residual = float((points - dictionary.T @ codes).square().sum(dtype=torch.float64))
         self.components_ = (dictionary @ directions.T) * principal.scale
         self.codes_ = codes.T.contiguous()
         self.mean_ = principal.mean.to(principal.rows)
-        self.error_ = (rest + max(energy - within, 0.0)) / energy
+        self.error_ = (residual + max(energy - within, 0.0)) / energy
         self.n_iter_ = n_iter
         return self
 
     def _check(self, principal: Principal, init: SemiNMF | None) -> None:
+        """Raise an error if the settings or the initial fit do not suit the rows."""
         shape, k = tuple(principal.rows.shape), self.n_components
         if not 1 <= k <= min(shape):
             raise InputError(
@@ -119,7 +130,7 @@ class SemiNMF:
             )
 
     def transform(self, x: Any) -> Float[Tensor, "n k"]:
-        """Codes of rows `x` for the fitted dictionary."""
+        """Return the codes `(n, k)` of rows `x` `(n, d)` for the fitted dictionary, none below 0."""
         self._check_fitted()
         rows = as_rows(x).to(self.components_)
         if rows.shape[1] != self.components_.shape[1]:
@@ -127,7 +138,7 @@ class SemiNMF:
                 f"rows must have {self.components_.shape[1]} features, as those that were fitted, but have "
                 f"{rows.shape[1]}; use the same site"
             )
-        # Products of very small or large numbers would vanish or overflow; codes do not depend on the common scale.
+        # Products of very small or large numbers would vanish or overflow. Codes do not depend on a common scale.
         scale = unit_scale(self.components_)
         points = ((rows - self.mean_) / scale).T
         lengths = (self.components_ / scale).norm(dim=1)
@@ -140,28 +151,35 @@ class SemiNMF:
         return (codes.T / lengths.clamp_min(torch.finfo(lengths.dtype).tiny)).contiguous()
 
     def dominant(self, x: Any) -> Int[Tensor, "n"]:
-        """The concept that adds most to each row."""
+        """Return the number (0 ... k - 1) of the concept that contributes most to each row of `x` `(n, d)`."""
         lengths = self.components_.double().norm(dim=1)
         return (self.transform(x).double() * lengths).argmax(dim=1)
 
     def subspace(self) -> Subspace:
-        """The span of the dictionary: the tangent proxy. Its rank is below k if concepts depend on each other."""
+        """Return the span of the dictionary, the tangent proxy; its rank is below k if concepts are dependent."""
         self._check_fitted()
-        # A concept's length is arbitrary (its codes undo it), so it must not decide the numerical rank.
+        # The length of a concept is arbitrary, as its codes compensate, so it must not influence the numerical rank.
         return Subspace.span(normalize(self.components_.double(), dim=1, eps=1e-300))
 
     def _check_fitted(self) -> None:
+        """Raise an error before the first fit."""
         if not hasattr(self, "components_"):
             raise InputError("this SemiNMF must be fitted first, but is not; call fit(rows)")
 
 
 def semi_nmf(x: Any, rank: int, seed: int = 0) -> Subspace:
-    """The tangent proxy: the span of a centred semi-NMF dictionary of `rank` concepts."""
+    """Return the tangent proxy, the span of the dictionary of a centred semi-NMF.
+
+    Args:
+        x: Rows `(n, d)`, or their `Principal`.
+        rank: Number of concepts.
+        seed: Seed of the initial dictionary.
+    """
     return SemiNMF(rank, seed=seed).fit(x).subspace()
 
 
 def _sparse_start(points: Float[Tensor, "m n"], k: int, center: bool, seed: int) -> Float[Tensor, "k m"]:
-    """The best of several attempts where concepts are few and attempts cheap."""
+    """Return an initial dictionary: the best of several attempts if concepts are few, which makes attempts cheap."""
     make = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(points.shape[1], generator=make)[:_START_ROWS]
     some = points[:, chosen.to(points.device)].contiguous()
@@ -175,7 +193,7 @@ def _sparse_start(points: Float[Tensor, "m n"], k: int, center: bool, seed: int)
 def _sparse_attempt(
     points: Float[Tensor, "m n"], dictionary: Float[Tensor, "k m"]
 ) -> tuple[Float[Tensor, "k m"], float]:
-    """Alternate under a penalty on the codes that fades; the dictionary, and the penalised objective at the end."""
+    """Return a dictionary fitted under a fading penalty on the codes, and the penalised objective at the end."""
     codes = points.new_zeros(len(dictionary), points.shape[1])
     for turn in range(_START_TURNS):
         penalty = _PENALTY_FIRST * (_PENALTY_LAST / _PENALTY_FIRST) ** (turn / (_START_TURNS - 1))
@@ -183,19 +201,22 @@ def _sparse_attempt(
         codes, dictionary = _rescaled(codes, _best_dictionary(codes, points)[0])
         unused = dictionary.square().sum(dim=1) == 0
         if unused.any():
-            # A concept that died starts anew at the rows that the others fit worst.
-            rest = (points - dictionary.T @ codes).square().sum(dim=0)
-            dictionary[unused] = normalize(points[:, rest.topk(int(unused.sum())).indices].T, dim=1)
-    rest = (points - dictionary.T @ codes).square().sum()
-    return dictionary, float(rest / 2 + _PENALTY_LAST * codes.sum())
+            # A concept that no row uses is replaced by a row that the others fit worst.
+            errors = (points - dictionary.T @ codes).square().sum(dim=0)
+            dictionary[unused] = normalize(points[:, errors.topk(int(unused.sum())).indices].T, dim=1)
+    error = (points - dictionary.T @ codes).square().sum()
+    return dictionary, float(error / 2 + _PENALTY_LAST * codes.sum())
 
 
 def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, make: torch.Generator) -> Float[Tensor, "k m"]:
-    """Each the furthest along a random direction orthogonal to those before: corners of a simplex, edges of a cone."""
+    """Return `k` extreme points: corners of a simplex if centred, else edges of a cone.
+
+    Each is the farthest along a random direction that is orthogonal to the points before.
+    """
     if center:
         flat = torch.cat([points[: k - 1], torch.ones_like(points[:1])]).T
     else:
-        # Through the cone at a height of 1; points near its tip are mostly noise.
+        # The cone is cut at height 1 along the first direction. Points near its tip are left out as mostly noise.
         height = points[0] if float(points[0].sum()) >= 0 else -points[0]
         points = points[:, height >= height[height > 0].median() / 2]
         flat = (points[:k] / points[0].abs()).T
@@ -203,9 +224,9 @@ def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, make: to
     basis = flat.new_zeros(k, 0)
     corners = []
     for draw in draws:
-        furthest = (flat @ (draw - basis @ (basis.T @ draw))).abs().argmax()
-        corners.append(points[:, furthest])
-        beyond = flat[furthest] - basis @ (basis.T @ flat[furthest])
+        farthest = (flat @ (draw - basis @ (basis.T @ draw))).abs().argmax()
+        corners.append(points[:, farthest])
+        beyond = flat[farthest] - basis @ (basis.T @ flat[farthest])
         basis = torch.cat([basis, normalize(beyond - basis @ (basis.T @ beyond), dim=0)[:, None]], dim=1)
     return torch.stack(corners)
 
@@ -217,7 +238,7 @@ def _improved_codes(
     steps: int,
     penalty: float = 0.0,
 ) -> Float[Tensor, "k n"]:
-    """Projected gradient steps with momentum, for all rows at once. The concepts must have length 1, or 0."""
+    """Return codes after projected gradient steps with momentum; concepts must have length 1 or 0."""
     gram = dictionary @ dictionary.T
     steepest = float(torch.linalg.eigvalsh(gram)[-1]) or 1.0
     fits = (dictionary @ points).sub_(penalty).div_(steepest)
@@ -225,14 +246,14 @@ def _improved_codes(
     ahead, momentum = codes, 1.0
     for _ in range(steps):
         moved = torch.addmm(fits, keep, ahead).clamp_min_(0)
-        following = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
-        ahead = torch.lerp(codes, moved, 1 + (momentum - 1) / following)
-        codes, momentum = moved, following
+        next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
+        ahead = torch.lerp(codes, moved, 1 + (momentum - 1) / next_momentum)
+        codes, momentum = moved, next_momentum
     return codes
 
 
 def _best_dictionary(codes: Float[Tensor, "k n"], points: Float[Tensor, "m n"]) -> tuple[Float[Tensor, "k m"], float]:
-    """Least squares, and the energy it explains; a concept that no row uses gets a zero direction."""
+    """Return the least squares dictionary and the energy it explains; a concept that no row uses becomes zero."""
     gram, fits = (codes @ codes.T).double(), (codes @ points.T).double()
     gram.diagonal().add_(1e-10 * gram.trace() / len(gram) + torch.finfo(torch.float64).tiny)
     dictionary = torch.linalg.solve(gram, fits)
@@ -242,5 +263,5 @@ def _best_dictionary(codes: Float[Tensor, "k n"], points: Float[Tensor, "m n"]) 
 def _rescaled(
     codes: Float[Tensor, "k n"], dictionary: Float[Tensor, "k m"]
 ) -> tuple[Float[Tensor, "k n"], Float[Tensor, "k m"]]:
-    """Both with concepts of length 1: the codes take the lengths, in place, so that a penalty sees them."""
+    """Return codes and dictionary with concepts of length 1; codes are multiplied by the lengths, in place."""
     return codes.mul_(dictionary.norm(dim=1, keepdim=True)), normalize(dictionary, dim=1)

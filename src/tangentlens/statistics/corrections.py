@@ -1,4 +1,4 @@
-"""Families of tests: p-values over sites and steps, corrected for how many there are."""
+"""Corrections of p-values for the number of tests in a family, such as all sites and steps."""
 
 from typing import Any
 
@@ -9,7 +9,15 @@ from tangentlens.errors import InputError
 
 
 def holm(p_values: Any) -> np.ndarray:
-    """Return p-values corrected by Holm: rejecting those below 0.05 errs anywhere in the family with probability 5%.
+    """Return p-values corrected by Holm's method, which controls the familywise error rate.
+
+    If all corrected p-values below 0.05 are rejected, the probability of any false rejection is at most 5%.
+
+    Args:
+        p_values: The p-values `(n,)` of a family of tests.
+
+    Returns:
+        The corrected p-values, in the same order, none above 1.
 
     >>> holm([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.06, 0.06]
@@ -23,7 +31,15 @@ def holm(p_values: Any) -> np.ndarray:
 
 
 def benjamini_hochberg(p_values: Any) -> np.ndarray:
-    """Benjamini and Hochberg's correction: of what is below 0.05, 5% are expected to be wrong.
+    """Return p-values corrected by Benjamini and Hochberg's method, which controls the false discovery rate.
+
+    If all corrected p-values below 0.05 are rejected, at most 5% of the rejections are expected to be false.
+
+    Args:
+        p_values: The p-values `(n,)` of a family of tests.
+
+    Returns:
+        The corrected p-values, in the same order, none above 1.
 
     >>> benjamini_hochberg([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.04, 0.04]
@@ -32,6 +48,7 @@ def benjamini_hochberg(p_values: Any) -> np.ndarray:
 
 
 def _checked(p_values: Any) -> np.ndarray:
+    """Return p-values as an array, or raise an error if some are not between 0 and 1."""
     p = np.asarray(p_values, dtype=float)
     if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():
         raise InputError("p-values must be a list of numbers between 0 and 1; leave out what could not be tested")

@@ -1,4 +1,4 @@
-"""The shape of a profile over depth: bell, valley, irregular, monotone or flat, decided by intervals over batches."""
+"""The shape of a profile over depth: bell, valley, irregular, monotone or flat, judged by intervals over batches."""
 
 from __future__ import annotations
 
@@ -12,16 +12,22 @@ from torch import Tensor
 from tangentlens.errors import InputError
 from tangentlens.statistics.interval import mean_interval
 
-# What intervals of a profile are over.
+# What the intervals are over.
 BATCHES = "batches"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a profile is; `place` is the site that makes it so, and the rest how far, with its 95% interval.
+    """The shape of a profile, and how pronounced it is, with its 95% interval over batches.
 
-    For a bell it is the height above the higher end, for a valley the depth below the lower one (negative), for an
-    irregular profile either, else the last site against the first.
+    Attributes:
+        kind: The shape.
+        place: The site, by its position among the sites, that the numbers are about: the extreme interior site, or for
+            a monotone or flat profile the last site.
+        value: For a bell, the height of that site above the higher end. For a valley, its depth below the lower end, as
+            a negative number. For an irregular profile, one of these two. Otherwise, the last site minus the first.
+        ci_low: The lower end of the interval.
+        ci_high: The upper end of the interval.
     """
 
     kind: Literal["bell", "valley", "irregular", "monotone", "flat"]
@@ -32,12 +38,16 @@ class Shape:
 
 
 def profile_shape(values: Float[Tensor, "batches sites"], depth: Float[Tensor, "sites"]) -> Shape:
-    """The shape that batches of values at sites of ascending depth agree on.
+    """Return the shape of a profile, judged by intervals over batches.
 
-    A bell has an interior site above both ends and a quadratic over depth that opens downward, both with 95% intervals
-    (that of the site corrected for having been picked); a valley is its mirror image. With such a site but no such
-    quadratic, a profile is irregular; else it is monotone if its ends differ, and flat if they do not
-    (docs/concepts.md, 'Shape of a profile').
+    A bell has an interior site above both ends, and a quadratic fit over depth that opens downward, each significant at
+    5%; the site is corrected for having been selected. A valley is the mirror image. A profile with such a site but no
+    such quadratic is irregular. Any other profile is monotone if its ends differ significantly, and flat if they do not
+    (docs/measures/shape.md).
+
+    Args:
+        values: The measure in each batch at each site, `(batches, sites)`, at least 2 of both.
+        depth: The depth of each site, ascending.
 
     >>> values = torch.tensor([[0.1, 0.5, 0.1], [0.2, 0.6, 0.1], [0.1, 0.6, 0.2]])
     >>> profile_shape(values, torch.tensor([0.0, 0.5, 1.0])).kind
@@ -63,17 +73,17 @@ def profile_shape(values: Float[Tensor, "batches sites"], depth: Float[Tensor, "
 
 
 def _bend(values: Float[Tensor, "b s"], depth: Float[Tensor, "s"]) -> int:
-    """Whether a quadratic over depth opens upward (1), downward (-1), or neither for sure (0)."""
+    """Return whether a quadratic fit over depth opens significantly upward (1), downward (-1), or neither (0)."""
     powers = torch.stack([torch.ones_like(depth), depth, depth.square()], dim=1)
     bend = mean_interval(values @ torch.linalg.pinv(powers)[2], BATCHES)
     return int(bend.ci_low > 0) - int(bend.ci_high < 0)
 
 
 def _beyond_both_ends(values: Float[Tensor, "b s"]) -> tuple[int, float, float, float] | None:
-    """The highest interior site and by how much it exceeds the higher end; None if it does not for sure."""
+    """Return the highest interior site and its height above the higher end with interval; None if not significant."""
     mean = values.mean(dim=0)
     place = 1 + int(mean[1:-1].argmax())
-    # The site was picked as the highest of all interior ones.
+    # Bonferroni's correction, because the site was selected as the highest of all interior ones.
     level = 1 - 0.05 / (len(mean) - 2)
     above = [mean_interval(values[:, place] - values[:, end], BATCHES, level) for end in (0, -1)]
     if min(one.ci_low for one in above) <= 0:

@@ -428,7 +428,7 @@ def line():
         (drawn(500, 4), {"dimension": 4}, "dimension must be at least 1 and below the width 4, but is 4"),
         (drawn(500, 8), {"dimension": 2, "k": 8}, r"between 12 rows .* and 250 .* but k is 8"),
         (drawn(500, 8), {"dimension": 2, "k": 300}, "but k is 300"),
-        (drawn(500, 8), {"dimension": 2, "radius": 1e-3}, "the radius holds 1 of them on median"),
+        (drawn(500, 8), {"dimension": 2, "radius": 1e-3}, "the radius contains 1 of them in the median"),
         (drawn(500, 8), {"k": 20, "radius": 1.0}, "k or radius must be given, not both"),
         (clusters(), {"dimension": 2, "k": 60}, r"must be one piece, but in \d+ of 256 patches of 60 rows"),
         (line(), {"dimension": 2}, "12 rows of a patch must spread over all 6 monomials .* in 256 of 256 patches"),
@@ -445,7 +445,7 @@ def line():
         (drawn(500, 8), {"dimension": 2, "seed": -1}, "seed must be a whole number of at least 0, but is -1"),
         (drawn(500, 8) * 1j, {"dimension": 2}, "rows must be a dense tensor of real numbers, but is torch.complex64"),
         (drawn(500, 8), {"n_anchors": 0}, "n_anchors must be a whole number of at least 1, but is 0"),
-        (drawn(500, 8), {"dimension": 2, "anchors": torch.ones(500).bool()}, "anchors must be places from 0 to 499"),
+        (drawn(500, 8), {"dimension": 2, "anchors": torch.ones(500).bool()}, "anchors must be indices of rows"),
         (drawn(500, 8), {"dimension": 2, "radius": -1.0}, "radius must be a number above 0, but is -1.0"),
         (torch.full((500, 8), torch.nan), {"dimension": 2}, "every value must be finite"),
         (torch.ones(500, 8), {"dimension": 2}, "but 1 came .499 more were duplicates"),
@@ -470,5 +470,5 @@ def test_what_is_asked_of_a_geometry_must_fit_it():
             found.visible(weights)
         with pytest.raises(InputError, match=r"for each of \(32, 40\) rows of patches"):
             found.visible_ratio(weights)
-    with pytest.raises(InputError, match="in the space of the rows, of 8 dimensions, but are in one of 5"):
+    with pytest.raises(InputError, match=r"must lie in R\^8, the space of the rows, but lie in R\^5"):
         found.along(Subspace.span(torch.eye(5)))

@@ -1,1 +1,1 @@
-"""Patches of rows around anchors: tangent planes, the second fundamental form, curvature."""
+"""Curvature from patches, the rows around an anchor: tangent planes, second fundamental forms, curvatures."""

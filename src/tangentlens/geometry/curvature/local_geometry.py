@@ -1,4 +1,4 @@
-"""Local geometry: tangent planes, curvature and how much of it is visible, around anchors among the rows."""
+"""Local geometry: tangent planes, curvature, and visible curvature around anchors among the rows."""
 
 from __future__ import annotations
 
@@ -33,16 +33,19 @@ from tangentlens.statistics.groups import compact_groups
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.jackknife import jackknife_over
 
-# A ratio to what may be nothing.
+# The ratio to a number that may be 0.
 _UNKNOWN = Interval(math.nan, 0.0, math.inf, ci_over=ANCHORS)
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Patches of `k` rows: their radius and gap (medians over anchors), and the root mean square curvature they show.
+    """The curvature by patches of one size.
 
-    The gap is the least variance in the tangent plane over the most outside of it: below `RESOLVED`, the plane is not
-    one that stands out.
+    Attributes:
+        k: Number of rows in a patch.
+        radius: Median radius of the patches, in their tangent planes.
+        gap: Median ratio of the smallest variance in a plane to the largest outside; noise decides if below `RESOLVED`.
+        rms_curvature: Root mean square of |II(v, v)| over unit tangents v and anchors.
     """
 
     k: int
@@ -52,7 +55,7 @@ class Scale:
 
     @classmethod
     def of(cls, fit: PatchFit, groups: Int[Tensor, "a"], scale: float) -> Scale:
-        """From patches at unit scale, in units of which `scale` has a length of 1."""
+        """Return the curvature of patches of rows that were divided by `scale`, in the units of the original rows."""
         squares = mean_over_anchors(fit.forms.mean_square(), groups)
         curvature = squares.root(fit.rounding).times(1 / scale)
         return cls(fit.k, fit.radius * scale, float(fit.gap.median()), curvature)
@@ -60,19 +63,19 @@ class Scale:
 
 @dataclass(frozen=True, eq=False)
 class LocalGeometry:
-    """What the rows look like near anchors; intervals are over anchors (docs/concepts.md, 'Curvature').
+    """Tangent planes and curvature around anchors, with intervals over anchors (docs/measures/curvature.md).
 
-    Intervals of curvatures also hold the limit of small patches, where patches of more than one size were tried.
+    Intervals of curvatures also contain the limit of small patches, if patches of more than one size were tried.
 
     Attributes:
-        scales: The curvature at all sizes of patches that were tried.
-        anchors: Which rows.
-        neighbours: Which rows are in each patch, from near to far.
-        n_duplicates: Rows that repeat another, and were dropped (their weights were added to its).
-        rows: Distinct ones, around their mean and at unit scale.
-        choice: Patches of these, of the chosen size.
-        groups: Of anchors near each other, which are left out together.
-        scale: What a length of 1 at unit scale is.
+        scales: The curvature by patches of each size that was tried.
+        anchors: The indices `(a,)` of the anchors among the given rows.
+        neighbours: The indices `(a, k)` of the rows in each patch, from near to far; the anchor itself is the first.
+        n_duplicates: Number of rows that repeat another one and were dropped; their weights were added to its weight.
+        rows: The distinct rows, centred and at unit scale.
+        choice: The patches of the chosen size.
+        groups: The group of each anchor; anchors near each other share a group, and are left out together.
+        scale: The length in the given rows of 1 at unit scale.
     """
 
     scales: tuple[Scale, ...]
@@ -88,101 +91,100 @@ class LocalGeometry:
         return (
             f"LocalGeometry(rms_curvature {self.rms_curvature}, visible_curvature {self.visible_curvature}, dimension "
             f"{self.dimension}, {len(self.anchors)} anchors, k={self.k}, radius {self.radius:.3g}: {self.reason}"
-            + ("" if self.resolved else "; NOT RESOLVED: these are no tangent planes that stand out")
+            + ("" if self.resolved else "; NOT RESOLVED: tangent planes do not stand out from noise")
             + ")"
         )
 
     @property
     def dimension(self) -> int:
-        """Of the tangent planes, m."""
+        """The dimension m of the tangent planes."""
         return self.choice.fit.forms.dimension
 
     @property
     def k(self) -> int:
-        """Rows of a patch."""
+        """The number of rows in a patch."""
         return self.choice.fit.k
 
     @property
     def radius(self) -> float:
-        """Of the patches, median over anchors."""
+        """The median over anchors of the radius of a patch, in its tangent plane."""
         return self.choice.fit.radius * self.scale
 
     @property
     def reason(self) -> str:
-        """Why patches of this size."""
+        """Why patches of this size were chosen, in words."""
         return self.choice.reason
 
     @property
     def resolved(self) -> bool:
-        """Whether planes stand out; if not, noise or further dimensions decide what they are: they are no surface's."""
+        """Whether tangent planes are well determined; if not, noise or further dimensions decide which these are."""
         return self.choice.fit.resolved
 
     @property
     def coordinates(self) -> Float[Tensor, "a k m"]:
-        """Of the patches' rows in the tangent planes, from the anchors."""
+        """The rows of each patch relative to the anchor, in the basis of the tangent plane."""
         return self.choice.fit.coordinates * self.scale
 
     @property
     def bends(self) -> Float[Tensor, "a k"]:
-        """|II(u, u) / 2|^2 at each of these places: visible curvature is their weighted sum over that of |u|^2."""
+        """|II(u, u) / 2|^2 at the coordinates u of each row: the squared height of the surface above the plane."""
         return self._bends[0] * self.scale**2
 
     @property
     def tangents(self) -> Float[Tensor, "a d m"]:
-        """An orthonormal basis of each tangent plane."""
+        """An orthonormal basis of the tangent plane at each anchor."""
         return self.choice.fit.forms.tangents
 
     @property
     def noise(self) -> float:
-        """Standard deviation, in each normal direction, around the quadratic."""
+        """The standard deviation of the rows around the fitted quadratic, in each normal direction."""
         variance = max(float(self.choice.fit.forms.noise.mean()), 0.0) / (self.tangents.shape[1] - self.dimension)
         return math.sqrt(variance) * self.scale
 
     @cached_property
     def rms_curvature(self) -> Interval:
-        """Root mean square of |II(v, v)| over unit tangents v and anchors; 1/R on a sphere."""
+        """The root mean square of |II(v, v)| over unit tangents v and anchors; 1/R on a sphere of radius R."""
         return self._length(forms.mean_square() for forms in self._forms)
 
     @cached_property
     def mean_curvature(self) -> Interval:
-        """Length of the mean curvature vector, tr II / m."""
+        """The root mean square over anchors of the length of the mean curvature vector, tr II / m."""
         return self._length(forms.mean_curvature_square() for forms in self._forms)
 
     @cached_property
     def principal_curvatures(self) -> tuple[Interval, ...]:
-        """Square roots of the eigenvalues of the sum of squared shape operators, the largest first.
+        """The square roots of the eigenvalues of the sum of squared shape operators, the largest first.
 
-        Noise pulls the largest up and the smallest down. So lengths are taken along axes that come from the other half
-        of a patch's rows, which pulls the other way; the interval holds both. Of patches that are too small to be
-        halved, all of them are in each interval.
+        Noise biases the largest upward and the smallest downward. Along axes from the other half of a patch's rows the
+        bias is reversed; intervals contain both. If patches are too small to be halved, each contains all curvatures.
         """
         seen, halves = self.choice.fit.forms.principal_squares(), half_forms(self.rows, self.choice.fit)
         if halves is None:
             return tuple(self._length([square, *seen.T]) for square in seen.T)
         one, other = halves
         apart = (one.principal_squares(of=other) + other.principal_squares(of=one)) / 2
-        found = [self._length([*squares, self._drift * squares[0]]) for squares in zip(apart.T, seen.T, strict=True)]
-        return tuple(sorted(found, key=lambda length: -length.value))
+        lengths = [self._length([*squares, self._drift * squares[0]]) for squares in zip(apart.T, seen.T, strict=True)]
+        return tuple(sorted(lengths, key=lambda length: -length.value))
 
     @cached_property
     def visible_curvature(self) -> Interval:
-        """The weighted mean of |II(u, u) / 2|^2 over that of |u|^2, u from the anchor."""
+        """The weighted mean of |II(u, u) / 2|^2 divided by that of |u|^2, over coordinates u relative to the anchor."""
         return self.visible(self.choice.fit.weights)
 
     @cached_property
     def normal_share(self) -> Interval:
-        """What of the rows' (weighted) square distance from their mean lies outside of the tangent plane."""
+        """The share (0 to 1) of the weighted variance of the patches that lies outside of their tangent planes."""
         return ratio_over_anchors(self.choice.fit.outside, self.choice.fit.whole, self.groups)
 
     def visible(self, weights: Any) -> Interval:
-        """The visible curvature of the same geometry if each patch's rows, from near to far, counted by `weights`."""
+        """Return the visible curvature of the same geometry with other `weights` `(a, k)` of the rows of each patch."""
         weights = self._checked(weights)
         spread = (weights * self._distances).sum(dim=1)
         seen, limit = (ratio_over_anchors((weights * bends).sum(dim=1), spread, self.groups) for bends in self._bends)
         return seen.holding(limit)
 
     def visible_ratio(self, weights: Any) -> Interval:
-        """The same over the visible curvature of rows that all count alike; NaN if that may be 0."""
+        """Return the visible curvature with `weights` `(a, k)` over that with equal ones; NaN if that may be 0."""
         weights, bends = self._checked(weights), self._bends[0]
         bent, spread = (weights * bends).sum(dim=1), (weights * self._distances).sum(dim=1)
         bent_even, spread_even = bends.sum(dim=1), self._distances.sum(dim=1)
@@ -196,37 +198,38 @@ class LocalGeometry:
         return jackknife_over(ratio, self.groups, ANCHORS)
 
     def refitted(self, weights: Any) -> Interval:
-        """The root mean square curvature if each patch's rows, from near to far, counted by `weights` in its form."""
+        """Return the root mean square curvature of forms that are fitted with other `weights` `(a, k)` of the rows."""
         squares = refitted(self.rows, self.choice.fit, self._checked(weights)).mean_square()
         return self._length([squares, self._drift * squares])
 
     def normal_space(self, anchor: int) -> Subspace:
-        """All directions that are orthogonal to the tangent plane of an anchor, by its place among the anchors."""
+        """Return the orthogonal complement of the tangent plane at the anchor with this number, from 0 on."""
         if not 0 <= anchor < len(self.anchors):
-            raise InputError(f"anchor must be a place from 0 to {len(self.anchors) - 1}, but is {anchor}")
+            raise InputError(f"anchor must be a number from 0 to {len(self.anchors) - 1}, but is {anchor}")
         return Subspace(self.tangents[anchor].double()).complement()
 
     def mean(self, values: Float[Tensor, "a"]) -> Interval:
-        """The mean of a number of each anchor, with its interval."""
+        """Return the mean over anchors of one number per anchor, `(a,)`, with its interval."""
         return mean_over_anchors(values.to(self.groups.device), self.groups)
 
     def along(self, directions: Subspace) -> Interval:
-        """Root mean square curvature along what of `directions` is tangent, and over anchors."""
+        """Return the root mean square curvature along the projections of `directions` onto the tangent planes."""
         return self._length(_squares_along(forms, directions) for forms in self._forms)
 
     def along_ratio(self, one: Subspace, other: Subspace) -> Interval:
-        """The curvature along some directions over that along others; NaN if the latter may be 0."""
+        """Return the curvature along the directions `one` divided by that along `other`; NaN if the latter may be 0."""
         above, below = (_squares_along(self.choice.fit.forms, directions) for directions in (one, other))
         if mean_over_anchors(below, self.groups).ci_low <= 0:
             return _UNKNOWN
         return ratio_over_anchors(above, below, self.groups).root()
 
     def _length(self, squares: Iterable[Float[Tensor, "a"]]) -> Interval:
-        """The root of the mean over anchors of the first of some squares, with an interval that holds all of them."""
+        """Return the root of the mean over anchors of the first squares, with an interval that contains all of them."""
         lengths = [mean_over_anchors(square, self.groups) for square in squares]
         return reduce(Interval.holding, lengths).root(self.choice.fit.rounding).times(1 / self.scale)
 
     def _checked(self, weights: Any) -> Float[Tensor, "a k"]:
+        """Return weights of the rows of patches at unit scale, with 0 for anchors."""
         weights = as_numbers("weights", weights)
         shape = self.neighbours.shape
         if (
@@ -235,40 +238,40 @@ class LocalGeometry:
             or not bool(weights[:, 1:].any())
         ):
             raise InputError(
-                f"weights must be a number of at least 0, not all 0, for each of {tuple(shape)} rows of patches beside "
-                f"anchors, but their shape is {tuple(weights.shape)}"
-                + (" and some are not" if weights.shape == shape else "")
+                f"weights must be finite, at least 0, and not all 0 beside the anchors, for each of {tuple(shape)} "
+                f"rows of patches, but have shape {tuple(weights.shape)}"
+                + (" and other values" if weights.shape == shape else "")
             )
-        # Sums of very large ones would overflow.
+        # Sums of very large weights would overflow.
         return without_anchor((weights / weights[:, 1:].max()).to(self._distances))
 
     @property
     def _forms(self) -> tuple[SecondForms, SecondForms]:
-        """Of the chosen size, and in the limit of small ones."""
+        """The forms of patches of the chosen size, and their limit at radius 0."""
         return self.choice.fit.forms, self.choice.limit
 
     @property
     def _drift(self) -> float:
-        """What squares of curvatures are in the limit of small patches, over what they are at this size."""
+        """The squared curvature in the limit of small patches divided by that at the chosen size."""
         here, limit = (float(forms.mean_square().mean()) for forms in self._forms)
         return limit / here if here > 0 else 1.0
 
     @cached_property
     def _bends(self) -> list[Float[Tensor, "a k"]]:
-        """At each row of a patch |II(u, u) / 2|^2, by each of the forms."""
+        """|II(u, u) / 2|^2 at each row of each patch, by each of `_forms`."""
         return [forms.bends(self.choice.fit.coordinates) for forms in self._forms]
 
     @cached_property
     def _distances(self) -> Float[Tensor, "a k"]:
-        """Squares of distances from the anchor."""
+        """The squared distance of each row of a patch from the anchor, in the tangent plane."""
         return self.choice.fit.coordinates.double().square().sum(dim=2)
 
 
 def _squares_along(forms: SecondForms, directions: Subspace) -> Float[Tensor, "a"]:
+    """Return the mean squared curvature at each anchor along the projections of directions onto its tangent plane."""
     if directions.dim != forms.tangents.shape[1]:
         raise InputError(
-            f"directions must be in the space of the rows, of {forms.tangents.shape[1]} dimensions, but are in one of "
-            f"{directions.dim}"
+            f"directions must lie in R^{forms.tangents.shape[1]}, the space of the rows, but lie in R^{directions.dim}"
         )
     inside = torch.einsum("ndm,dr->nmr", forms.tangents.double(), directions.basis.to(forms.tangents).double())
     return forms.mean_square(inside @ inside.transpose(1, 2))
@@ -284,35 +287,34 @@ def local_geometry(
     anchors: Any = None,
     seed: int = 0,
 ) -> LocalGeometry:
-    """Tangent planes and curvature near anchors that are drawn among the rows.
+    """Return tangent planes and curvature around anchors that are drawn among the rows.
 
-    The tangent plane is that of most variance (local PCA); the second fundamental form comes from a quadratic
-    regression, and what noise adds to it is taken off. Small patches are noisy, and large ones bend away from a
-    quadratic: unless `k` or `radius` is given, patches of several sizes are tried, the largest is chosen whose error
-    over anchors and drift with the radius are small, and the interval holds the limit at radius 0.
+    Tangent planes come from local PCA, and second fundamental forms from a quadratic regression, corrected for the bias
+    that noise adds. Small patches are noisy, and large ones are not quadratic. So unless `k` or `radius` is given,
+    several sizes are tried. The largest is chosen whose error over anchors and drift with the radius are small.
 
     Args:
         x: Rows `(n, d)`.
-        n_anchors: Rows around which to look; all if there are fewer.
-        k: Rows of a patch. Of one size no drift is known, and intervals are over anchors alone.
-        radius: In place of `k`: as many rows as lie within this distance of an anchor, on median. That is in all
-            directions; the radius of patches is in their planes, and shorter where there is noise.
-        dimension: Of the tangent planes; `patch_dimension` by default.
-        weights: How often each row is seen; alike by default. They count in forms and visible curvature; in planes, and
-            in which rows are in a patch, all count alike.
-        anchors: Which rows to look around, in place of a draw; each once, in the order of the rows.
-        seed: Of the draw of anchors.
+        n_anchors: Number of anchors; all distinct rows if there are fewer.
+        k: Number of rows in a patch. With a single size the drift is unknown, and intervals are over anchors alone.
+        radius: In place of `k`: the median number of rows within this distance of an anchor. It is a distance in the
+            ambient space; the radius of the patches is measured in their planes, and shorter where there is noise.
+        dimension: Dimension m of the tangent planes; `patch_dimension` by default.
+        weights: The weight of each row `(n,)`, such as its frequency; equal by default. Weights count in forms and in
+            visible curvature, but neither in planes nor in the choice of a patch's rows.
+        anchors: The indices of the anchors, in place of a draw; they are sorted, and each is used once.
+        seed: Seed of the draw of anchors.
 
     >>> from tangentlens.geometry import manifolds
     >>> ball = manifolds.sphere(4000, dimension=2, dim=10, radius=2.0, noise=0.01)
-    >>> found = local_geometry(ball.rows, n_anchors=64)
-    >>> found.rms_curvature.ci_low < 0.5 < found.rms_curvature.ci_high
+    >>> curvature = local_geometry(ball.rows, n_anchors=64).rms_curvature
+    >>> curvature.ci_low < 0.5 < curvature.ci_high
     True
     """
     _check_settings(n_anchors, k, radius, dimension, seed)
     given = as_rows(x)
     kept, place, weight = _distinct(given, weights)
-    # Sums and squares of very small or large numbers would vanish or overflow.
+    # Squares of very small or large numbers would vanish or overflow, so rows are scaled before and after centring.
     first = unit_scale(given)
     rows = given[kept] / first
     rows = rows - rows.mean(dim=0)
@@ -337,6 +339,7 @@ def local_geometry(
 
 
 def _check_settings(n_anchors: Any, k: Any, radius: Any, dimension: Any, seed: Any) -> None:
+    """Raise an error if a setting of `local_geometry` cannot be used."""
     if k is not None and radius is not None:
         raise InputError("k or radius must be given, not both; leave one out")
     check_whole(1, n_anchors=n_anchors)
@@ -347,7 +350,7 @@ def _check_settings(n_anchors: Any, k: Any, radius: Any, dimension: Any, seed: A
 
 
 def _anchors(place: Int[Tensor, "n"], n_anchors: int, anchors: Any, seed: int) -> Int[Tensor, "a"]:
-    """The places among distinct rows of the anchors that are asked for, or drawn."""
+    """Return the positions among the distinct rows of the anchors that are given, or else drawn."""
     if anchors is None:
         n = int(place.max()) + 1
         return torch.randperm(n, generator=torch.Generator().manual_seed(seed))[:n_anchors].sort().values.to(place)
@@ -359,20 +362,20 @@ def _anchors(place: Int[Tensor, "n"], n_anchors: int, anchors: Any, seed: int) -
         or asked.is_floating_point()
         or not 0 <= int(asked.min()) <= int(asked.max()) < len(place)
     ):
-        raise InputError(f"anchors must be places from 0 to {len(place) - 1} in the rows, but are {anchors!r}")
+        raise InputError(f"anchors must be indices of rows, from 0 to {len(place) - 1}, but are {anchors!r}")
     return place[asked.to(place)].unique()
 
 
 def _distinct(rows: Tensor, weights: Any) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"], Float[Tensor, "m"]]:
-    """Which rows are the first of their kind, each row's place among these, and weights of equal ones added up."""
+    """Return the indices of the distinct rows, which of these each row equals, and their summed weights (mean 1)."""
     weight = torch.ones(len(rows)) if weights is None else as_numbers("weights", weights)
     weight = weight.double().to(rows.device)
     if weight.shape != (len(rows),) or not bool((weight.isfinite() & (weight > 0)).all()):
         raise InputError(
             f"weights must be a number above 0 for each of the {len(rows)} rows, but their shape is "
-            f"{tuple(weight.shape)}" + ("" if weight.shape != (len(rows),) else " and some are not")
+            f"{tuple(weight.shape)}" + ("" if weight.shape != (len(rows),) else " and some are not above 0")
         )
-    # Sums of very large ones would overflow.
+    # Sums of very large weights would overflow.
     weight = weight / weight.max()
     kept, group = equal_rows(rows)
     total = torch.zeros(len(kept), dtype=torch.float64, device=rows.device).index_add_(0, group, weight)
@@ -380,6 +383,7 @@ def _distinct(rows: Tensor, weights: Any) -> tuple[Int[Tensor, "m"], Int[Tensor,
 
 
 def _checked_dimension(rows: Tensor, dimension: int | None, n_duplicates: int) -> int:
+    """Return the dimension m of the tangent planes, given or estimated; raise an error if rows are too few for it."""
     n, d = rows.shape
     m = max(round(patch_dimension(rows)), 1) if dimension is None else dimension
     how = "" if dimension is not None else ", which is the intrinsic dimension of these rows"

@@ -1,4 +1,4 @@
-"""Patches of one size around many anchors: their planes, and the second fundamental form at each."""
+"""Patches of one size around all anchors: their tangent planes and second fundamental forms."""
 
 from __future__ import annotations
 
@@ -13,28 +13,38 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.curvature.patches import Patches, around_mean, at_once, patches
 from tangentlens.geometry.curvature.second_form import SecondForms, n_monomials, second_forms
 
-# From one neighbour to the next, distances inside of one piece of a manifold do not grow by more than this, but with
-# such a probability.
+# A patch consists of several pieces if the distance grows by more than this factor from one neighbour to the next, and
+# if such a jump inside one piece would have less than this probability.
 _JUMP, _BY_CHANCE = 3.0, 1e-4
-# Where the variance in the plane falls below so many times that outside of it, noise decides which plane it is.
+# If the smallest variance in the plane is less than this many times the largest outside of it, noise decides which
+# plane it is.
 RESOLVED = 4.0
 _ALL = slice(None)
-# Rows for each monomial that make halves of a patch large enough.
+# Rows per monomial that a patch needs to be split into halves.
 _HALVED = 3
-# The square of curvature times radius: beyond it a patch is too round for a quadratic, whatever is taken off.
+# The largest square of curvature times radius: above it, a patch is too round to be approximated by a quadratic.
 _BENT = 0.5
-# Curvature times radius below so many roundings is none.
+# Curvature times radius counts as 0 below this many times the machine precision.
 _ROUNDING = 1e3
-# The least variance in the plane over the most; where the dimension is right it is above a half.
+# The least ratio of the smallest to the largest variance in the plane. With the right dimension it is above a half.
 EVEN = 0.35
 
 
 @dataclass(frozen=True, eq=False)
 class PatchFit:
-    """All patches of one size.
+    """The patches of one size around all anchors. The rows of a patch are ordered by their distance from the anchor.
 
-    `gap` and `evenness` are variances: the least in the plane over the most outside of it, and over the most inside.
-    `outside` and `whole` are weighted squares of rows around their mean.
+    Attributes:
+        k: Number of rows in a patch.
+        radius: Median over anchors of the distance, in the plane, from the anchor to the farthest row of its patch.
+        neighbours: The indices of the rows in each patch, `(a, k)`.
+        coordinates: The rows relative to the anchor, in the basis of the plane, `(a, k, m)`.
+        weights: The weight of each row, `(a, k)`.
+        gap: The smallest variance in each plane divided by the largest outside of it.
+        evenness: The smallest variance in each plane divided by the largest in it.
+        forms: The second fundamental form of each patch.
+        outside: The weighted sum of squares of the rows around their mean, outside of the plane.
+        whole: The same sum over all directions.
     """
 
     k: int
@@ -50,32 +60,34 @@ class PatchFit:
 
     @property
     def rounding(self) -> float:
-        """The curvature that rounding alone gives to a patch."""
+        """The curvature below which a patch is flat up to rounding."""
         return _ROUNDING * torch.finfo(self.coordinates.dtype).eps / self.radius
 
     @property
     def resolved(self) -> bool:
-        """Whether the plane stands out, all of it is plane, and the patch is small against its curvature.
+        """Whether tangent planes are well determined, of the right dimension, and patches small against the curvature.
 
-        Rows nearest to an anchor in a plane spread evenly in it. If they do not, a direction that is no tangent, such
-        as the one that the patch bends towards, is taken for one, and nothing is left to bend.
+        The rows nearest to an anchor in a plane spread evenly in it. If they do not, the plane includes a direction
+        that is not tangent, such as the one towards which the patch bends, and the curvature is hidden.
         """
         bend = self.radius**2 * float(self.forms.mean_square().mean())
         return _mostly(self.gap, RESOLVED) and _mostly(self.evenness, EVEN) and bend <= _BENT
 
     def straightened(self) -> PatchFit:
-        """With what a quadratic makes of a surface whose curvature is the same all over the patch undone.
+        """Return the same fit with its forms corrected for the bias of a quadratic approximation.
 
-        Over its tangent plane such a surface rises faster than a quadratic, by the square of curvature times radius.
+        Over its tangent plane, a surface of constant curvature rises faster than a quadratic. A quadratic regression
+        therefore overestimates the curvature, by a fraction that grows with the square of curvature times radius.
         """
         m = self.forms.dimension
-        # Slope of |u|^4 over |u|^2 in the unit ball, by its even moments m / (m + 2 j).
+        # The regression slope of |u|^4 on |u|^2 in the unit ball, whose even moments are m / (m + 2 j).
         second, fourth, sixth = (m / (m + 2 * power) for power in (1, 2, 3))
         excess = (sixth - fourth * second) / (fourth - second**2) / 4
-        # Of all anchors together: to take more off where noise makes it large would make all of them too flat.
+        # One curvature for all anchors: with its own noisy estimate, each anchor would be corrected by more where noise
+        # makes that large, and curvatures would be too small on average.
         curvature = self.forms.mean_square().mean().clamp_min(0).sqrt()
         seen = curvature * self.coordinates[:, -1].double().norm(dim=1)
-        # seen = true (1 + excess true^2), by Newton's steps from above, which only go down.
+        # Solve seen = true (1 + excess true^2) by Newton's method, which descends monotonically from `seen`.
         true = seen
         for _ in range(20):
             true = true - (true + excess * true**3 - seen) / (1 + 3 * excess * true**2)
@@ -86,12 +98,20 @@ class PatchFit:
 def fit_patches(
     rows: Float[Tensor, "n d"], anchors: Int[Tensor, "a"], k: int, dimension: int, weights: Float[Tensor, "n"]
 ) -> PatchFit:
-    """Patches of `k` rows around the anchors, with their second fundamental forms."""
+    """Return the patches of `k` rows around the anchors, with their second fundamental forms.
+
+    Args:
+        rows: Rows `(n, d)`, centred.
+        anchors: The indices `(a,)` of the anchors among the rows.
+        k: Number of rows in a patch.
+        dimension: Dimension m of the tangent planes.
+        weights: The weight of each row `(n,)`.
+    """
     parts, forms = [], []
     for part in patches(rows, anchors, k, dimension, weights):
         _check_patches(part)
         forms.append(second_forms(part))
-        # Their rows are the most of them, and are not needed any more.
+        # The rows take most of the memory of a patch, and are not needed any more.
         parts.append((part.neighbours, part.coordinates, part.weights, part.gap, *_energies(part)))
     neighbours, coordinates, weight, gap, outside, whole = (torch.cat(one) for one in zip(*parts, strict=True))
     radius = float(coordinates[:, -1].norm(dim=1).median())
@@ -103,7 +123,15 @@ def fit_patches(
 
 
 def half_forms(rows: Float[Tensor, "n d"], fit: PatchFit) -> tuple[SecondForms, SecondForms] | None:
-    """The forms of every other row of each patch, and of the rest; None if patches are too small to be halved."""
+    """Return the forms fitted to each half of every patch: the rows at even positions, and those at odd ones.
+
+    Args:
+        rows: The rows `(n, d)` that the patches are of.
+        fit: The patches.
+
+    Returns:
+        The forms of the two halves, whose noise is independent; None if patches are too small to be halved.
+    """
     if fit.k < _HALVED * n_monomials(fit.forms.dimension):
         return None
     one, other = (refitted(rows, fit, fit.weights, slice(start, None, 2), fit.forms.noise) for start in (0, 1))
@@ -117,7 +145,15 @@ def refitted(
     part: slice = _ALL,
     noise: Float[Tensor, "a"] | None = None,
 ) -> SecondForms:
-    """The forms of the same patches with other weights, or of a part of each patch with a noise that is known."""
+    """Return the forms of the same patches, fitted with other weights or to a part of each patch.
+
+    Args:
+        rows: The rows `(n, d)` that the patches are of.
+        fit: The patches.
+        weights: A weight for each row of each patch, `(a, k)`.
+        part: Which rows of each patch to use; all by default.
+        noise: The noise variance at each anchor, summed over directions; estimated from the residuals by default.
+    """
     check_weights(weights, fit.forms.dimension)
     near, weights, coordinates = fit.neighbours[:, part], weights[:, part], fit.coordinates[:, part]
     forms = [
@@ -138,13 +174,13 @@ def refitted(
 
 
 def _mostly(values: Float[Tensor, "a"], least: float) -> bool:
-    """Whether half of the anchors have at least so much, and nine in ten at least half of it: the rest are at edges."""
+    """Return whether half of the anchors reach `least`, and nine in ten half of it: some may lie at a boundary."""
     half, tenth = values.double().quantile(torch.tensor([0.5, 0.1], dtype=torch.float64, device=values.device)).tolist()
     return bool(half >= least and tenth >= least / 2)
 
 
 def _energies(part: Patches) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
-    """Weighted squares of the rows around their mean: what lies outside of the plane, and all."""
+    """Return the weighted sums of squares of the rows around their mean, outside of the plane and in all directions."""
     whole, flat = (
         (part.weights * torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64).square()).sum(dim=1)
         for rows in (part.rows, part.rows @ part.tangents)
@@ -153,13 +189,13 @@ def _energies(part: Patches) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
 
 
 def _check_patches(part: Patches) -> None:
-    """Refuse patches that fall apart, or in which too few rows count."""
+    """Raise an error if patches consist of several pieces, or if too few of their rows have weight."""
     check_weights(part.weights, part.coordinates.shape[2])
     a, k, m = part.coordinates.shape
-    # A few rows that nearly repeat the anchor do no harm.
+    # The first rows are left out: a few that nearly repeat the anchor do no harm.
     distance = part.coordinates.double().norm(dim=2)[:, m + 1 :]
     jump = distance[:, 1:] / distance[:, :-1].clamp_min(1e-300)
-    # Beyond the j-th of rows that fill a piece evenly, such a jump comes with a probability of jump^(-m j).
+    # If rows fill one piece evenly, the distance grows by a factor of `jump` after row j with probability jump^(-m j).
     chance = -m * torch.arange(m + 1, k - 1, device=jump.device) * jump.log()
     apart = int(((jump > _JUMP) & (chance < math.log(_BY_CHANCE))).any(dim=1).sum())
     if apart > max(a // 10, 1):
@@ -170,7 +206,12 @@ def _check_patches(part: Patches) -> None:
 
 
 def check_weights(weights: Float[Tensor, "a k"], dimension: int) -> None:
-    """Refuse weights that leave too few rows of patches."""
+    """Raise an error if the effective number of rows in a patch is too small for a quadratic regression.
+
+    Args:
+        weights: A weight for each row of each patch, `(a, k)`.
+        dimension: Dimension m of the tangent planes.
+    """
     needed = n_monomials(dimension)
     count = weights.sum(dim=1).square() / weights.square().sum(dim=1)
     if float(count.median()) <= needed:

@@ -1,4 +1,4 @@
-"""How large patches should be: small ones are noisy, and large ones bend away from a quadratic."""
+"""The choice of the patch size: small patches are noisy, and large ones are not well approximated by a quadratic."""
 
 from __future__ import annotations
 
@@ -17,15 +17,22 @@ from tangentlens.geometry.curvature.patches import CANDIDATES
 from tangentlens.geometry.curvature.second_form import SecondForms, n_monomials
 from tangentlens.statistics.interval import Interval
 
-# Of sizes whose squared curvature is known to a tenth, or hardly worse than the best, the largest is taken.
+# The largest size is chosen whose squared curvature is known to within a tenth, or with at most this many times the
+# error of the best size.
 _GOOD, _ALIKE = 0.1, 1.25
-# The smallest patch has so many rows for each monomial; each further size has twice the rows of the one before.
+# The rows per monomial of the smallest patch, and the number of sizes; each has twice the rows of the one before.
 ROWS_PER_MONOMIAL, _N_SIZES = 2, 6
 
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Patches of the chosen size, their forms in the limit of small ones (the same if no other was tried), and why."""
+    """The patches of the chosen size.
+
+    Attributes:
+        fit: The patches.
+        limit: Their forms extrapolated to radius 0; those of `fit` if no other size was tried.
+        reason: Why this size was chosen, in words.
+    """
 
     fit: PatchFit
     limit: SecondForms
@@ -35,7 +42,15 @@ class Choice:
 def patch_sizes(
     rows: Float[Tensor, "n d"], anchors: Int[Tensor, "a"], dimension: int, k: int | None, radius: float | None
 ) -> list[int]:
-    """Rows of a patch at all sizes to try: one if it is asked for."""
+    """Return the numbers of rows of the patches to try, ascending; a single one if `k` or `radius` is given.
+
+    Args:
+        rows: Rows `(n, d)`.
+        anchors: The indices `(a,)` of the anchors among the rows.
+        dimension: Dimension m of the tangent planes.
+        k: The number of rows in a patch, if it is given.
+        radius: The distance from an anchor within which the patch shall lie, if it is given.
+    """
     least, most = ROWS_PER_MONOMIAL * n_monomials(dimension), len(rows) // CANDIDATES
     if radius is not None:
         near = torch.cdist(rows[anchors], rows) <= radius
@@ -44,11 +59,11 @@ def patch_sizes(
         sizes = [least * 2**power for power in range(_N_SIZES)]
         return [size for size in sizes if size <= most]
     if not least <= k <= most:
-        what = f"k is {k}" if radius is None else f"the radius holds {k} of them on median"
+        what = f"k is {k}" if radius is None else f"the radius contains {k} of them in the median"
         raise InputError(
             f"a patch must have between {least} rows (two for each of the {n_monomials(dimension)} monomials of a "
-            f"quadratic in {dimension} coordinates) and {most} (half of all distinct ones), but {what}; pass another, "
-            "another dimension, or more rows"
+            f"quadratic in {dimension} coordinates) and {most} (half of all distinct ones), but {what}; pass another "
+            "size, another dimension, or more rows"
         )
     return [k]
 
@@ -60,7 +75,18 @@ def fits_of_sizes(
     dimension: int,
     weights: Float[Tensor, "n"],
 ) -> list[PatchFit]:
-    """Patches of each size, from the first in which enough rows count to that which reaches beyond its piece."""
+    """Return the patches of each size that can be fitted.
+
+    Sizes are tried in ascending order. Those that fail before the first success are skipped: too few of their rows have
+    weight. The first failure after that ends the search: such patches reach beyond one piece of the manifold.
+
+    Args:
+        rows: Rows `(n, d)`, centred.
+        anchors: The indices `(a,)` of the anchors among the rows.
+        sizes: Numbers of rows in a patch, ascending.
+        dimension: Dimension m of the tangent planes.
+        weights: The weight of each row `(n,)`.
+    """
     fits: list[PatchFit] = []
     refused: list[InputError] = []
     for size in sizes:
@@ -76,46 +102,54 @@ def fits_of_sizes(
 
 
 def choose_size(tried: Sequence[PatchFit], groups: Int[Tensor, "a"]) -> Choice:
-    """The largest patches whose error, over anchors and by drift with the radius, is small."""
+    """Return the largest patches whose error, over anchors and by drift with the radius, is small.
+
+    Args:
+        tried: The patches of each size, ascending.
+        groups: The group of each anchor; anchors near each other share a group.
+    """
     if len(tried) == 1:
         return Choice(tried[0], tried[0].forms, "the only size that was asked for, or that these rows allow")
-    known = [mean_over_anchors(fit.forms.mean_square(), groups) for fit in tried]
+    squares = [mean_over_anchors(fit.forms.mean_square(), groups) for fit in tried]
     limits = [_limit(tried, place) for place in range(len(tried))]
-    errors = [_error(*parts, groups) for parts in zip(tried, known, limits, strict=True)]
+    errors = [_error(*parts, groups) for parts in zip(tried, squares, limits, strict=True)]
     least = min(errors)
-    among = ", ".join(str(fit.k) for fit in tried)
+    sizes = ", ".join(str(fit.k) for fit in tried)
     if least == math.inf:
-        return Choice(tried[0], limits[0], f"the smallest patches of {among} rows, because none is resolved")
+        return Choice(tried[0], limits[0], f"the smallest patches of {sizes} rows, because none is resolved")
 
     def is_good(place: int) -> bool:
-        """A small error, and nothing that smaller patches contradict."""
-        much = _GOOD * known[place].value
-        alike = all(
-            abs(known[place].value - known[smaller].value) <= much + _reach(known[smaller]) + _reach(known[place])
+        """Return whether the error is small and the curvature agrees with that of all smaller patches."""
+        here = squares[place]
+        tolerance = _GOOD * here.value
+        agrees = all(
+            abs(here.value - squares[smaller].value) <= tolerance + _reach(squares[smaller]) + _reach(here)
             for smaller in range(place)
             if tried[smaller].resolved
         )
-        return alike and errors[place] < math.inf and errors[place] <= max(_ALIKE * least, much)
+        return agrees and errors[place] < math.inf and errors[place] <= max(_ALIKE * least, tolerance)
 
-    # Larger patches have better planes.
+    # The largest size, because larger patches determine their planes better.
     best = max(filter(is_good, range(len(tried))), default=errors.index(least))
-    reason = f"the largest patches of {among} rows that have a small error, over anchors and by drift with the radius"
+    reason = f"the largest patches of {sizes} rows that have a small error, over anchors and by drift with the radius"
     return Choice(tried[best], limits[best], reason)
 
 
 def _limit(tried: Sequence[PatchFit], place: int) -> SecondForms:
-    """What forms of one size and of the next come from: to first order they drift with the radius squared."""
+    """Return the forms of one size extrapolated to radius 0; to first order they drift with the radius squared."""
     fit, other = tried[place], tried[place + 1 if place + 1 < len(tried) else place - 1]
     step = fit.radius**2 / ((fit.radius**2 - other.radius**2) or math.inf)
     return fit.forms.towards(other.forms, step)
 
 
-def _error(fit: PatchFit, known: Interval, limit: SecondForms, groups: Int[Tensor, "a"]) -> float:
-    drift = known.value - mean_over_anchors(limit.mean_square(), groups).value
-    # Of one anchor nothing but the drift is known.
-    reach = _reach(known) if math.isfinite(known.ci_high) else 0.0
+def _error(fit: PatchFit, square: Interval, limit: SecondForms, groups: Int[Tensor, "a"]) -> float:
+    """Return the error of a squared curvature, by its interval and its drift; it is infinite if not resolved."""
+    drift = square.value - mean_over_anchors(limit.mean_square(), groups).value
+    # With a single anchor there is no interval, only the drift.
+    reach = _reach(square) if math.isfinite(square.ci_high) else 0.0
     return math.hypot(reach, drift) if fit.resolved else math.inf
 
 
 def _reach(interval: Interval) -> float:
+    """Return half the length of a symmetric interval."""
     return interval.ci_high - interval.value

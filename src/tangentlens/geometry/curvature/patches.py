@@ -1,4 +1,4 @@
-"""Patches: the rows around anchors, in the coordinates of the plane that they spread in."""
+"""Patches: the rows around anchors, with the tangent plane of each and the coordinates of the rows in it."""
 
 from __future__ import annotations
 
@@ -10,24 +10,30 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-# Candidates for each neighbour wanted. Rows are chosen by their distance in the plane: chosen by the distance around
-# it, rows that noise or curvature moves away would be missing at the patch's rim, and it would look flatter than it is.
+# Candidates for each row of a patch. From these, rows are chosen by their distance within the tangent plane. If they
+# were chosen by their distance in the ambient space, rows that noise or curvature moves out of the plane would be
+# missing at the rim, and the patch would look flatter than it is.
 CANDIDATES = 2
-# Numbers in the candidates of the anchors that are held at once: a quarter of a GiB in fp32.
+# Largest number of entries in the candidate rows that are held at once: a quarter of a GiB in fp32.
 _NUMBERS = 2**26
-# Rows that are taken to fp64 at once.
+# Rows that are converted to fp64 at once.
 _BLOCK = 2**13
-# A block is multiplied so often by a patch's rows, and further times once it is nearly right, with so many spare
-# columns: enough where the plane stands out.
+# Steps of the subspace iteration for a plane, further steps from that first estimate, and spare columns: enough if the
+# variance in the plane is well above the variance outside of it.
 _PASSES, _FURTHER_PASSES, _SPARE = 4, 2, 8
 
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """Rows around some anchors, from near to far in the plane.
+    """The patches of some anchors. The rows of a patch are ordered by their distance from the anchor in the plane.
 
-    `coordinates` are in the plane and from the anchor, `rows` around their own mean; `weights` say how much each
-    counts; `gap` is the least variance in the plane over the most outside of it.
+    Attributes:
+        neighbours: The indices of the rows in each patch, `(a, k)`; the anchor itself is the first.
+        rows: These rows around their weighted mean, `(a, k, d)`.
+        tangents: An orthonormal basis of each tangent plane, `(a, d, m)`.
+        gap: The smallest variance in each plane divided by the largest outside of it.
+        coordinates: The rows relative to the anchor, in the basis of the plane, `(a, k, m)`.
+        weights: The weight of each row, `(a, k)`; that of the anchor is 0.
     """
 
     neighbours: Int[Tensor, "a k"]
@@ -45,9 +51,17 @@ def patches(
     dimension: int,
     weights: Float[Tensor, "n"],
 ) -> Iterator[Patches]:
-    """Patches of the `k` rows nearest to each anchor in the plane of `dimension` directions that the rows near it span.
+    """Yield the patches around anchors, a part of the anchors at a time so that memory stays bounded.
 
-    Rows are around their mean. Patches come in parts, so that memory does not grow with the number of anchors.
+    The tangent plane is estimated by local PCA from candidates near the anchor. The patch has the `k` rows that are
+    nearest to the anchor in this plane, which is then estimated again from these.
+
+    Args:
+        rows: Rows `(n, d)`, centred.
+        anchors: The indices `(a,)` of the anchors among the rows.
+        k: Number of rows in a patch, the anchor included.
+        dimension: Dimension m of the tangent planes.
+        weights: The weight of each row `(n,)`.
     """
     d = rows.shape[1]
     start = torch.randn(d, min(dimension + _SPARE, d), generator=torch.Generator().manual_seed(0)).to(rows)
@@ -62,7 +76,7 @@ def patches(
         cloud = rows[near].sub_(anchor)
         directions, variances = _leading(cloud, guess, _FURTHER_PASSES)
         tangents, gap = directions[:, :, :dimension], variances[:, dimension - 1] / variances[:, dimension]
-        # Once more from near to far: the plane has turned a little.
+        # The plane has turned a little, so the rows are sorted again.
         coordinates = cloud @ tangents
         order = coordinates.square().sum(dim=2).where(near != some[:, None], -1).argsort(dim=1)
         near, coordinates = near.gather(1, order), coordinates.gather(1, order[:, :, None].expand_as(coordinates))
@@ -71,20 +85,20 @@ def patches(
 
 
 def _distances(rows: Float[Tensor, "n d"], anchors: Int[Tensor, "a"]) -> Float[Tensor, "a n"]:
-    """Squares of distances from anchors, up to a constant for each; to itself an anchor has the least.
+    """Return squared distances from anchors to all rows, up to a constant per anchor; that to itself is the smallest.
 
-    In fp64: in fp32 rows that are near each other, but far from the others, have no digits left.
+    They are computed in fp64: in fp32, all digits would cancel for rows close to each other but far from the mean.
     """
     centres = rows[anchors].double()
     blocks = (block.double() for block in rows.split(_BLOCK))
-    found = torch.cat([block.square().sum(dim=1) - 2 * centres @ block.T for block in blocks], dim=1)
-    return found.scatter_(1, anchors[:, None], -math.inf)
+    squares = torch.cat([block.square().sum(dim=1) - 2 * centres @ block.T for block in blocks], dim=1)
+    return squares.scatter_(1, anchors[:, None], -math.inf)
 
 
 def without_anchor(weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k"]:
-    """Weights that leave the anchor out, around which rows are chosen: it lies in their middle, less noisy than they.
+    """Return a copy of the weights with that of the anchor, the first row of its patch, set to 0.
 
-    It comes first of the rows of its patch.
+    The other rows are chosen around the anchor, so it lies in their middle and is less noisy than they are.
     """
     weights = weights.clone()
     weights[:, 0] = 0
@@ -92,12 +106,12 @@ def without_anchor(weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k"]:
 
 
 def at_once(k: int, d: int) -> int:
-    """How many patches of `k` rows to hold at once."""
+    """Return how many patches of `k` rows in R^d to hold in memory at once, at least 1."""
     return max(_NUMBERS // (k * d), 1)
 
 
 def around_mean(cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k d"]:
-    """Each cloud from its weighted mean."""
+    """Return each cloud of rows relative to its weighted mean."""
     share = (weights / weights.sum(dim=1, keepdim=True)).to(cloud)
     return cloud - torch.einsum("ak,akd->ad", share, cloud)[:, None]
 
@@ -105,14 +119,14 @@ def around_mean(cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"]) ->
 def _leading(
     cloud: Float[Tensor, "a k d"], block: Float[Tensor, "*a d b"], passes: int
 ) -> tuple[Float[Tensor, "a d b"], Float[Tensor, "a b"]]:
-    """Directions of most variance of each cloud (local PCA) and these variances, from a block of first guesses.
+    """Return the leading principal directions of each cloud and their variances, by subspace iteration from `block`.
 
-    All rows count alike, whatever their weights: a plane that leans towards a few of them takes their noise in, and
-    they then look less curved than they are.
+    All rows count alike, whatever their weights. A plane fitted mostly to a few heavy rows would follow their noise,
+    and they would then look less curved than they are.
     """
     rows = cloud - cloud.mean(dim=1, keepdim=True)
     for _ in range(passes):
         block = torch.linalg.qr(rows.transpose(1, 2) @ (rows @ block)).Q
     inside = (rows @ block).double()
-    values, turn = torch.linalg.eigh(inside.transpose(1, 2) @ inside)
-    return block @ turn.flip(2).to(block), values.flip(1).clamp_min(1e-300)
+    values, rotation = torch.linalg.eigh(inside.transpose(1, 2) @ inside)
+    return block @ rotation.flip(2).to(block), values.flip(1).clamp_min(1e-300)

@@ -1,4 +1,4 @@
-"""Tangent planes at single points: the leading directions of the rows nearby."""
+"""Tangent planes at given points, by local PCA."""
 
 import torch
 from jaxtyping import Float
@@ -8,22 +8,22 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.neighbours import without_duplicates
 from tangentlens.geometry.rows import unit_scale
 
-# Points whose neighbourhoods are held at once.
+# Points whose neighbourhoods are held in memory at once.
 _PART = 64
 
 
 def local_tangents(
     rows: Float[Tensor, "n d"], points: Float[Tensor, "a d"], dimension: int, k: int
 ) -> Float[Tensor, "a d m"]:
-    """An orthonormal basis of the plane that the `k` rows nearest to each point spread in (local PCA).
+    """Return an orthonormal basis of the leading principal directions of the `k` rows nearest to each point.
 
-    Equal rows say nothing about a plane, and are used once.
+    Duplicates of a row do not help to determine a plane, so each distinct row is used once.
 
     Args:
-        rows: Where neighbours are taken from.
-        points: Where planes are wanted; they need not be rows.
-        dimension: Of the planes.
-        k: Neighbours of each point.
+        rows: Rows `(n, d)` among which neighbours are searched.
+        points: Points `(a, d)` at which to estimate planes; they need not be rows.
+        dimension: Dimension m of the planes.
+        k: Number of neighbours of each point, more than `dimension`.
 
     >>> circle = torch.arange(100.0).mul(2 * torch.pi / 100)
     >>> rows = torch.stack([circle.cos(), circle.sin()], dim=1)
@@ -44,7 +44,7 @@ def local_tangents(
     for part in points.to(rows).split(_PART):
         near = (length - 2 * ((part - mean) / scale) @ centred.T).topk(k, dim=1, largest=False).indices
         cloud = centred[near] - centred[near].mean(dim=1, keepdim=True)
-        # The k x k products hold the same directions as the d x d ones.
+        # The k x k matrix of inner products yields the same directions as the d x d covariance.
         values, vectors = torch.linalg.eigh((cloud @ cloud.transpose(1, 2)).double())
         if bool((values[:, -dimension] <= 1e-12 * values[:, -1]).any()):
             raise InputError(

@@ -1,1 +1,1 @@
-"""Measures from distances to neighbours: intrinsic dimension, by several estimators, and entropy at that dimension."""
+"""Measures from distances to nearest neighbours: intrinsic dimension, by several estimators, and entropy."""

@@ -1,4 +1,4 @@
-"""Manifold entropy: differential entropy of the rows on the manifold they lie on, not in the space around it."""
+"""Manifold entropy: the differential entropy of rows on the manifold they lie on, not in the ambient space."""
 
 from __future__ import annotations
 
@@ -18,13 +18,22 @@ from tangentlens.geometry.rows import as_rows
 from tangentlens.statistics.groups import linked_groups
 from tangentlens.statistics.jackknife import jackknife_reach
 
-# The neighbour whose distance tells the density: the first is noisy, far ones blur.
+# The neighbour whose distance estimates the density: nearer ones are noisier, farther ones average over more space.
 _NEIGHBOUR = 3
 
 
 @dataclass(frozen=True)
 class ManifoldEntropy:
-    """An entropy in nats with its 95% interval over the rows, and the dimension it is relative to."""
+    """An entropy in nats with its 95% interval over rows.
+
+    Attributes:
+        value: The entropy, relative to volume in `dimension` dimensions.
+        ci_low: The lower end of the interval.
+        ci_high: The upper end of the interval.
+        dimension: The intrinsic dimension that was given or estimated.
+        n_used: Number of distinct rows.
+        n_duplicates: Number of rows that repeat another one and were dropped.
+    """
 
     value: float
     ci_low: float
@@ -41,19 +50,21 @@ class ManifoldEntropy:
 
 
 def manifold_entropy(x: Any, dimension: float | None = None) -> ManifoldEntropy:
-    """Kozachenko and Leonenko's estimate at the intrinsic dimension m: psi(N) - psi(k) + log V_m + m mean log r_k.
+    """Return the differential entropy of the rows at their intrinsic dimension m, by Kozachenko and Leonenko.
 
-    r_k is the distance to neighbour k = 3, V_m the volume of the unit ball. Entropies at different dimensions, and of
-    rows of different scale, cannot be compared: multiplying all rows by c adds m log c.
+    The estimate is psi(N) - psi(k) + log V_m + m mean log r_k, where r_k is the distance to neighbour k = 3 and V_m the
+    volume of the unit ball. Entropies at different dimensions, or of rows at different scales, cannot be compared:
+    multiplying all rows by c adds m log c.
 
     Args:
         x: Rows `(n, d)`.
-        dimension: The dimension, if it is known; TwoNN's by default, whose interval then widens this one.
+        dimension: The intrinsic dimension m, if it is known. By default it is estimated by TwoNN, and the interval of
+            that estimate widens the interval of the entropy.
 
     >>> import torch
     >>> square = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    >>> found = manifold_entropy(square, dimension=2)  # a unit square has entropy 0
-    >>> found.ci_low < 0 < found.ci_high
+    >>> entropy = manifold_entropy(square, dimension=2)  # a unit square has entropy 0
+    >>> entropy.ci_low < 0 < entropy.ci_high
     True
     """
     if dimension is not None and not 0 < dimension < math.inf:
@@ -63,13 +74,13 @@ def manifold_entropy(x: Any, dimension: float | None = None) -> ManifoldEntropy:
     if dimension is not None:
         m = m_low = m_high = dimension
     else:
-        found = intrinsic_dimension(rows)
-        m, m_low, m_high = found.value, found.ci_low, found.ci_high
+        estimate = intrinsic_dimension(rows)
+        m, m_low, m_high = estimate.value, estimate.ci_low, estimate.ci_high
     neighbours = nearest(rows, _NEIGHBOUR)
     radius = neighbours.distances[:, -1]
     value = _entropy(radius, len(rows), m)
     low, high = _interval(rows, neighbours, m)
-    # An uncertain dimension moves the entropy on its own.
+    # The uncertainty of the dimension is an independent source of error, so the two add as squares.
     ends = [_entropy(radius, len(rows), end) for end in (m_low, m_high) if 0 < end < math.inf]
     low = value - math.hypot(value - low, value - min(value, *ends)) if len(ends) == 2 else -math.inf
     high = value + math.hypot(high - value, max(value, *ends) - value) if len(ends) == 2 else math.inf
@@ -77,11 +88,13 @@ def manifold_entropy(x: Any, dimension: float | None = None) -> ManifoldEntropy:
 
 
 def _entropy(radius: Float[Tensor, "n"], n: int, m: float) -> float:
+    """Return the estimate from distances to neighbour `_NEIGHBOUR` among `n` rows, at dimension m."""
     log_ball = m / 2 * math.log(math.pi) - float(gammaln(m / 2 + 1))
     return float(digamma(n) - digamma(_NEIGHBOUR)) + log_ball + m * float(radius.log().mean())
 
 
 def _interval(rows: Float[Tensor, "n d"], neighbours: Neighbours, m: float) -> tuple[float, float]:
+    """Return the ends of the 95% interval of the limit of many rows, if the dimension is m."""
     n, radius = len(rows), neighbours.distances[:, -1]
     reach = jackknife_reach(lambda mask: _entropy(radius[mask], n, m), linked_groups(neighbours.indices[:, 0]))
     size, few = distances_in_parts(rows, _NEIGHBOUR)

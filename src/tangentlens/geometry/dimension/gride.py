@@ -1,4 +1,4 @@
-"""GRIDE: TwoNN with neighbours further out, which sees the dimension at a larger scale (Denti et al. 2022)."""
+"""GRIDE: TwoNN with farther neighbours, which estimates the dimension at a larger scale (Denti et al. 2022)."""
 
 import math
 
@@ -9,10 +9,17 @@ from torch import Tensor
 
 
 def gride(distances: Float[Tensor, "n k"], inner: int) -> float:
-    """Maximum likelihood from the ratio mu of the distances to neighbours `2 inner` and `inner`.
+    """Return the maximum likelihood dimension, from the ratio mu of the distances to two neighbours.
 
-    The density of mu at dimension m is m (mu^m - 1)^(a - 1) / (mu^((a + inner - 1) m + 1) B(a, inner)), where
-    a = 2 inner - inner = inner; `inner` = 1 is TwoNN.
+    The neighbours are number 2 `inner` and number `inner`; with `inner` = 1 this is TwoNN. The density of mu at
+    dimension m is m (mu^m - 1)^(a - 1) / (mu^((a + inner - 1) m + 1) B(a, inner)), where a = 2 inner - inner = inner.
+
+    Args:
+        distances: Distances `(n, k)` to at least 2 `inner` nearest neighbours, ascending.
+        inner: The nearer of the two neighbours, from 1 on.
+
+    Returns:
+        The dimension; it is infinite if the two distances are equal for all rows.
     """
     logs = (distances[:, 2 * inner - 1] / distances[:, inner - 1]).log().cpu().numpy()
     total = float(logs.sum())
@@ -21,10 +28,10 @@ def gride(distances: Float[Tensor, "n k"], inner: int) -> float:
     tied = logs == 0
 
     def slope(m: float) -> float:
-        """Derivative of the log-likelihood, times m; it falls from n inner to below 0."""
-        grown = m * logs
+        """Return m times the derivative of the log-likelihood; it falls from n inner at m = 0 to below 0."""
+        exponent = m * logs
         # u / (1 - exp(-u)) tends to 1 at u = 0.
-        pull = np.where(tied, 1.0, grown / -np.expm1(-np.where(tied, 1.0, grown)))
+        pull = np.where(tied, 1.0, exponent / -np.expm1(-np.where(tied, 1.0, exponent)))
         return len(logs) + (inner - 1) * float(pull.sum()) - (2 * inner - 1) * m * total
 
     guess = len(logs) / total

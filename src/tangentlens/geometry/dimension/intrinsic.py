@@ -1,4 +1,4 @@
-"""Intrinsic dimension: how many coordinates the rows need locally, whatever the space around them."""
+"""Intrinsic dimension: how many coordinates the rows need locally, whatever the dimension of the ambient space."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ Method = Literal["twonn", "twonn-linear", "twonn-censored", "gride", "mle"]
 
 @dataclass(frozen=True)
 class _Estimator:
-    """A function of the distances to the first `k` neighbours; `farther` holds the same at larger scales, by k."""
+    """An estimator of the dimension: a function of the distances to neighbours.
+
+    Attributes:
+        k: How many neighbours it needs.
+        estimate: Takes distances `(n, k)` and returns the dimension.
+        farther: The same estimator at other scales, by the number of neighbours that it needs there.
+    """
 
     k: int
     estimate: Callable[[Tensor], float]
@@ -41,15 +47,22 @@ _ESTIMATORS = {
     "mle": _Estimator(20, levina_bickel, {}),
 }
 
-# Estimates at different scales that differ by more than this factor, and than three standard errors, are not one.
+# Estimates at different scales are stable if they differ by at most this factor, or by at most three standard errors.
 _STEADY = 1.2
-# An extrapolation by more than this factor means that the sizes do not see one dimension.
+# An extrapolation by more than this factor is cut: subsamples then do not see the same dimension as all rows.
 _FURTHEST = 1.5
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The estimate at one scale: from `n` rows, up to neighbour `k`, at `distance` on average (geometric mean)."""
+    """The estimate at one scale.
+
+    Attributes:
+        n: Number of rows among which neighbours were searched.
+        k: The farthest neighbour that was used.
+        distance: Geometric mean of the distances to that neighbour.
+        value: The dimension at this scale.
+    """
 
     n: int
     k: int
@@ -59,7 +72,18 @@ class Scale:
 
 @dataclass(frozen=True)
 class IntrinsicDimension:
-    """An estimate with its 95% interval over the rows, how many rows it stands on, and what other scales say."""
+    """An intrinsic dimension with its 95% interval over rows, and the estimates at other scales.
+
+    Attributes:
+        value: The dimension.
+        ci_low: The lower end of the interval.
+        ci_high: The upper end of the interval.
+        n_used: Number of distinct rows.
+        n_duplicates: Number of rows that repeat another one and were dropped.
+        method: The name of the estimator.
+        scales: The estimates at all scales: from subsamples, then from near to far neighbours of all rows.
+        stable: Whether these estimates agree.
+    """
 
     value: float
     ci_low: float
@@ -71,8 +95,8 @@ class IntrinsicDimension:
     stable: bool
 
     def __repr__(self) -> str:
-        told = "; ".join(f"{s.value:.2f} of {s.n} rows to neighbour {s.k}" for s in self.scales)
-        warning = "" if self.stable else f", NOT STABLE over scales: {told}"
+        values = "; ".join(f"{s.value:.2f} of {s.n} rows to neighbour {s.k}" for s in self.scales)
+        warning = "" if self.stable else f", NOT STABLE over scales: {values}"
         return (
             f"IntrinsicDimension({self.value:.2f} [{self.ci_low:.2f}, {self.ci_high:.2f}], {self.method}, "
             f"n_used={self.n_used}, n_duplicates={self.n_duplicates}{warning})"
@@ -82,17 +106,17 @@ class IntrinsicDimension:
 def intrinsic_dimension(
     x: Any, method: Method = "twonn", duplicates: Literal["drop", "raise"] = "drop"
 ) -> IntrinsicDimension:
-    """How many coordinates the rows need locally.
+    """Return the intrinsic dimension of the rows: how many coordinates they need locally.
 
-    Equal rows say nothing about dimension and would make it infinite or zero, so they are dropped and counted. The
-    interval is that of the value which more and more rows would tend to (docs/concepts.md, 'Intrinsic dimension').
+    Distances of 0 would make the estimate meaningless, so duplicate rows are dropped and counted. The interval is that
+    of the limit for infinitely many rows (docs/measures/dimension.md).
 
     Args:
         x: Rows `(n, d)`.
-        method: `twonn` (maximum likelihood), `twonn-linear` (line through the nine smaller tenths), `twonn-censored`
-            (maximum likelihood on these), `gride` (neighbours 2 and 4, and over scales up to 32), `mle`
-            (Levina-Bickel, 20 neighbours).
-        duplicates: `drop` them, or `raise` an error if there are any.
+        method: `twonn` (maximum likelihood), `twonn-linear` (linear fit without the largest tenth of the ratios),
+            `twonn-censored` (maximum likelihood with that tenth censored), `gride` (neighbours 2 and 4, and scales up
+            to neighbour 32), `mle` (Levina and Bickel, 20 neighbours).
+        duplicates: Whether to `drop` duplicate rows, or to `raise` an error if there are any.
 
     >>> import torch
     >>> square = torch.rand(2000, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -126,10 +150,13 @@ def intrinsic_dimension(
 
 
 def patch_dimension(x: Any) -> float:
-    """The intrinsic dimension at the scale of patches, by GRIDE up to the 32nd neighbour.
+    """Return the intrinsic dimension at the scale of patches, by GRIDE with the farthest neighbours, up to 32.
 
-    At that of nearest neighbours a little noise counts as dimensions, and in a plane of one dimension more than its own
-    a sphere is flat.
+    At the scale of the nearest neighbours a little noise adds dimensions. Tangent planes with one dimension too many
+    hide curvature: in such a plane a sphere is flat.
+
+    Args:
+        x: Rows `(n, d)`.
 
     >>> from tangentlens.geometry import manifolds
     >>> noisy = manifolds.sphere(4000, dimension=2, dim=10, noise=0.005).rows
@@ -140,23 +167,24 @@ def patch_dimension(x: Any) -> float:
 
 
 def _over_scales(rows: Float[Tensor, "n d"], estimator: _Estimator) -> tuple[float, list[Scale]]:
-    """Half the 95% interval of log dimension, and the estimate at all scales: in subsamples, then from near to far."""
+    """Return half the 95% interval of log dimension, and the estimates in subsamples, then from near to far."""
     n, k = len(rows), estimator.k
-    found = nearest(rows, min(max([k, *estimator.farther]), n - 1))
+    neighbours = nearest(rows, min(max([k, *estimator.farther]), n - 1))
 
     def scale(n: int, k: int, distances: Tensor, estimate: Callable[[Tensor], float]) -> Scale:
+        """Return the estimate from the first `k` columns of distances among `n` rows."""
         return Scale(n, k, float(distances[:, k - 1].log().mean().exp()), estimate(distances[:, :k]))
 
     all_scales = {k: estimator.estimate, **estimator.farther}
-    scales = [scale(n, far, found.distances, all_scales[far]) for far in sorted(all_scales) if far < n]
+    scales = [scale(n, far, neighbours.distances, all_scales[far]) for far in sorted(all_scales) if far < n]
     size, few = distances_in_parts(rows, k)
     if few is not None:
         scales.insert(0, scale(size, k, few, estimator.estimate))
-    return _sampling_reach(rows, found, estimator), scales
+    return _sampling_reach(rows, neighbours, estimator), scales
 
 
-def _sampling_reach(rows: Float[Tensor, "n d"], found: Neighbours, estimator: _Estimator) -> float:
-    """Half the 95% interval of log dimension; rows that share distances are left out together."""
-    group = linked_groups(found.indices[:, 0]) if estimator.k == 2 else compact_groups(rows, 2 * estimator.k)
-    distances = found.distances[:, : estimator.k]
+def _sampling_reach(rows: Float[Tensor, "n d"], neighbours: Neighbours, estimator: _Estimator) -> float:
+    """Return half the 95% jackknife interval of log dimension; rows that share distances are left out together."""
+    group = linked_groups(neighbours.indices[:, 0]) if estimator.k == 2 else compact_groups(rows, 2 * estimator.k)
+    distances = neighbours.distances[:, : estimator.k]
     return jackknife_reach(lambda mask: math.log(estimator.estimate(distances[mask])), group)

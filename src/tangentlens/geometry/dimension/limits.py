@@ -1,7 +1,7 @@
-"""What infinitely many rows would say: the same estimate on subsamples, extrapolated.
+"""The limit of an estimate for infinitely many rows, extrapolated from the same estimate on subsamples.
 
-Faces of a set, where rows lack neighbours on one side, change an estimate from n rows by about c n^(-1/m) at dimension
-m. The estimate at two sizes tells c (docs/concepts.md, 'Intrinsic dimension').
+Near the boundary of a set, rows lack neighbours on one side. That changes an estimate from n rows by about c n^(-1/m)
+at dimension m, and estimates at two sizes determine c (docs/measures/dimension.md).
 """
 
 import math
@@ -10,18 +10,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-# Rows of a subsample on which an estimate is repeated, and how many there are if rows are few.
+# Rows in a subsample; and the number of subsamples if there are too few rows for that size.
 _SUBSAMPLE, _SUBSAMPLES = 64, 16
 # Subsamples that are searched together.
 _AT_ONCE = 32
-# Beyond this dimension the effect of more rows is too slow to be extrapolated.
+# Above this dimension an estimate changes too slowly with the number of rows to be extrapolated.
 _HIGHEST = 8.0
 
 
 def distances_in_parts(rows: Float[Tensor, "n d"], k: int) -> tuple[int, Float[Tensor, "m k"] | None]:
-    """The size of random subsamples that all rows are cut into, and distances to the `k` nearest within each.
+    """Split the rows at random into subsamples of one size, and return distances to neighbours within each.
 
-    With too few rows for that, the size is that of all rows, and there are no distances.
+    Args:
+        rows: Rows `(n, d)`.
+        k: Number of neighbours.
+
+    Returns:
+        The number of rows in a subsample, and the distances `(m, k)`, ascending, from all m rows of all subsamples to
+        their nearest neighbours in the same one. If rows are too few to be split, their number n and None.
     """
     n = len(rows)
     n_parts = max(min(_SUBSAMPLES, n // (2 * k + 2)), n // max(_SUBSAMPLE, 2 * k + 2))
@@ -33,29 +39,37 @@ def distances_in_parts(rows: Float[Tensor, "n d"], k: int) -> tuple[int, Float[T
 
 
 def _nearest_within(parts: Float[Tensor, "p s d"], k: int) -> Float[Tensor, "m k"]:
-    """Distances to the `k` nearest in the same part, of all rows of all parts; small parts are faster all at once."""
+    """Return the distances to the `k` nearest rows of the same part, for all rows; parts are searched together."""
     centred = parts - parts.mean(dim=1, keepdim=True)
     norms = centred.square().sum(dim=2)
     squares = torch.baddbmm(norms[:, None], centred, centred.transpose(1, 2), alpha=-2)
     squares.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-    found = squares.topk(k, dim=2, largest=False).indices
-    others = parts.gather(1, found.flatten(1)[:, :, None].expand(-1, -1, parts.shape[2])).unflatten(1, found.shape[1:])
+    nearby = squares.topk(k, dim=2, largest=False).indices
+    indices = nearby.flatten(1)[:, :, None].expand(-1, -1, parts.shape[2])
+    others = parts.gather(1, indices).unflatten(1, nearby.shape[1:])
     return (others - parts[:, :, None]).norm(dim=3).sort(dim=2).values.flatten(0, 1)
 
 
 def interval_at_infinity(
     all_rows: float, few_rows: float, growth: float, dimension: float, reach: float, furthest: float = math.inf
 ) -> tuple[float, float]:
-    """A 95% interval of what an estimate tends to, from its values on all and on `growth` times fewer rows.
+    """Return the ends of a 95% interval of the limit of an estimate for infinitely many rows.
 
-    It holds the interval of the value itself, which reaches `reach` to each side, and that of its extrapolation:
-    without faces, the latter goes too far. What it adds beyond `furthest` is no small bias any more, and is
-    cut there.
+    It contains both the interval of the estimate itself and that of its extrapolation, because the extrapolation
+    overshoots for sets without a boundary.
+
+    Args:
+        all_rows: The estimate from all rows.
+        few_rows: The estimate from `growth` times fewer rows.
+        growth: How many times more rows there are than in a subsample.
+        dimension: The intrinsic dimension, which sets the rate of convergence.
+        reach: Half the length of the 95% interval of the estimate itself.
+        furthest: The extrapolation changes the estimate by at most this much: a larger change is not a small bias.
     """
     if not math.isfinite(reach):
         return -math.inf, math.inf
     weight = 0.0 if growth == 1 else 1 / (growth ** (1 / min(dimension, _HIGHEST)) - 1)
     limit = all_rows + max(-furthest, min(furthest, weight * (all_rows - few_rows)))
-    # Both values are over all rows, and at different scales, so they are about equally sure and nearly independent.
+    # Both values are over all rows, but at different scales: their errors are about equal and nearly independent.
     further = reach * math.hypot(1 + weight, weight)
     return min(all_rows - reach, limit - further), max(all_rows + reach, limit + further)

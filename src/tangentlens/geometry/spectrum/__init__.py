@@ -1,1 +1,1 @@
-"""Measures of how rows spread over directions: anisotropy, cosines, effective ranks, isotropy."""
+"""Measures of how the variance of rows spreads over directions: anisotropy, cosines, effective ranks, isotropy."""

@@ -1,4 +1,4 @@
-"""Alpha-ReQ: how fast the spectrum falls."""
+"""Alpha-ReQ: the exponent by which the spectrum of the covariance falls."""
 
 from typing import Any
 
@@ -7,21 +7,20 @@ import torch
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
 
-# Eigenvalues below this part of the first are rounding.
+# Eigenvalues below this fraction of the first are taken as rounding errors.
 _FLOOR = 1e-7
 
 
 def alpha_req(x: Any, ranks: tuple[int, int] | None = None) -> float:
-    """Exponent alpha of lambda_j ~ j^(-alpha), the eigenvalues of the centred covariance (Agrawal et al. 2022).
+    """Return the exponent alpha of lambda_j ~ j^(-alpha), the eigenvalues of the covariance (Agrawal et al. 2022).
 
-    Least squares of log lambda_j over log j with weights 1/j, so that each octave of ranks counts alike (Stringer et
-    al. 2019).
+    It is 0 for isotropic rows, and larger the faster the spectrum falls. The fit is least squares of log lambda_j over
+    log j with weights 1/j, so that each octave of ranks counts alike (Stringer et al. 2019).
 
     Args:
         x: Rows `(n, d)`, or their `Moments`.
         ranks: First and last j of the fit; all eigenvalues above rounding by default.
 
-    >>> import math
     >>> steep = torch.diag(torch.arange(1, 9, dtype=torch.float64) ** -1.0)
     >>> round(alpha_req(torch.cat([steep, -steep])), 6)
     2.0

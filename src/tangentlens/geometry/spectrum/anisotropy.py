@@ -1,4 +1,4 @@
-"""Anisotropy: how much of the spread lies along one direction."""
+"""Anisotropy: the share of the variance that lies along one direction."""
 
 from typing import Any
 
@@ -15,12 +15,14 @@ from tangentlens.statistics.jackknife import leave_one_out, replicate
 
 
 def anisotropy(x: Any, center: bool = True, power: int = 2) -> float:
-    """Share of the leading singular value: sigma_1^power / sum sigma^power, from 1/d (isotropic) to 1 (a line).
+    """Return the share of the leading singular value sigma_1 of the rows, sigma_1^power / sum sigma^power.
+
+    It lies between 1/d (isotropic) and 1 (all rows on a line).
 
     Args:
         x: Rows `(n, d)`, or their `Moments`.
-        center: Subtract the mean first.
-        power: 2 for shares of variance, 1 for shares of standard deviation; texts differ.
+        center: Whether to subtract the mean first.
+        power: 2 for the share of variance, 1 for the share of standard deviation; both are in use.
 
     >>> anisotropy([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     0.9
@@ -37,13 +39,23 @@ def anisotropy(x: Any, center: bool = True, power: int = 2) -> float:
 def anisotropy_replicates(
     rows: Float[Tensor, "n d"], sequences: Int[Tensor, "n"], n_groups: int = 16
 ) -> Float[Tensor, "g_plus_1"]:
-    """Return the centred `anisotropy` of all rows, followed by that without each group of sequences."""
-    # Count, sum and products of a group are one matrix if a column of ones is added, and such matrices add up.
+    """Return the centred `anisotropy` of all rows, followed by that without each group of sequences.
+
+    Args:
+        rows: Rows `(n, d)`.
+        sequences: The sequence of each row.
+        n_groups: Largest number of groups into which whole sequences are divided.
+
+    Returns:
+        Replicates `(g + 1,)`, as `jackknife` takes them.
+    """
+    # With a column of ones appended, X^T X of a group holds its count, its sum and its products. Such matrices add up.
     centred = rows - rows.mean(dim=0)
     extended = torch.cat([centred, torch.ones_like(centred[:, :1])], dim=1)
     groups = sequence_groups(sequences, n_groups)
 
     def covariance(total: Tensor) -> Tensor:
+        """Return the covariance of the rows behind a sum of such matrices."""
         mean = total[:-1, -1] / total[-1, -1]
         return total[:-1, :-1] / total[-1, -1] - torch.outer(mean, mean)
 
@@ -51,6 +63,7 @@ def anisotropy_replicates(
     near = leading_vectors(covariance(totals[0]), min(NEAR, rows.shape[1]))
 
     def leading_share(total: Tensor) -> Tensor:
+        """Return the share of the variance of these rows along their leading direction."""
         spread = covariance(total)
         leader = leading_vectors(spread, 1, near)[:, 0]
         return leader @ spread @ leader / spread.trace()

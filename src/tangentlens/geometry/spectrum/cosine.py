@@ -1,4 +1,4 @@
-"""Mean cosine: do all rows point the same way, and which coordinates make them?"""
+"""Mean cosine: whether all rows point the same way, and which coordinates cause that."""
 
 from typing import Any
 
@@ -11,7 +11,13 @@ from tangentlens.geometry.rows import as_rows
 
 
 def mean_cosine(x: Any) -> float:
-    """Mean cosine over all pairs of distinct rows, exactly, from the sum of the unit vectors: no pair is formed.
+    """Return the mean cosine over all pairs of different rows.
+
+    It is 1 if all rows point in one direction, about 0 if directions are isotropic, and at least -1 / (n - 1). It is
+    computed exactly from the sum of the unit vectors, without forming pairs.
+
+    Args:
+        x: Rows `(n, d)`, at least two, none of them zero.
 
     >>> mean_cosine([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]])
     0.3333333333333333
@@ -20,9 +26,12 @@ def mean_cosine(x: Any) -> float:
 
 
 def rogue_dimensions(x: Any) -> Float[Tensor, "d"]:
-    """What each coordinate adds to `mean_cosine`; the contributions sum to it.
+    """Return the contribution of each coordinate to `mean_cosine`; the contributions sum to it.
 
-    A few coordinates that add most of it are 'rogue' (Timkey and van Schijndel 2021).
+    A few coordinates that contribute most of it are called rogue dimensions (Timkey and van Schijndel 2021).
+
+    Args:
+        x: Rows `(n, d)`, at least two, none of them zero.
 
     >>> rogue_dimensions([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]).tolist()
     [0.3333333333333333, 0.0]

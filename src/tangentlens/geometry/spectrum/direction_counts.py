@@ -1,7 +1,7 @@
-"""How many directions a spectrum uses, by each of the counts in use. All are functions of `Moments`.
+"""Effective ranks: how many directions the rows use, by each of the definitions in use.
 
-Conventions differ between texts, so they are names here: eigenvalues lambda of the covariance, or singular values
-sigma = sqrt(lambda) of the rows.
+lambda are the eigenvalues of the covariance, and sigma = sqrt(lambda) the singular values of the rows. The literature
+uses both under the same names, so each convention has a name of its own here.
 """
 
 from typing import Any
@@ -15,12 +15,16 @@ from tangentlens.geometry.moments import Moments
 
 
 def participation_ratio(x: Any, center: bool = True) -> float:
-    """(sum lambda)^2 / sum lambda^2, from 1 (a line) to d (isotropic).
+    """Return the participation ratio (sum lambda)^2 / sum lambda^2, from 1 (a line) to d (isotropic).
+
+    Args:
+        x: Rows `(n, d)`, or their `Moments`.
+        center: Whether to subtract the mean first.
 
     >>> participation_ratio([[3.0, 0.0], [-3.0, 0.0], [0.0, 3.0], [0.0, -3.0]])
     2.0
     """
-    # From traces of the covariance, which cost less than its spectrum.
+    # Traces of the covariance and of its square cost less than its spectrum.
     moments = Moments.of(x)
     matrix = moments.covariance() if center else moments.second_moment()
     _check_differ(float(matrix.trace()))
@@ -28,7 +32,11 @@ def participation_ratio(x: Any, center: bool = True) -> float:
 
 
 def effective_rank(x: Any, center: bool = True) -> float:
-    """Exp of the entropy of sigma / sum sigma, as Roy and Vetterli (2007) define it.
+    """Return exp of the entropy of sigma / sum sigma (Roy and Vetterli 2007), from 1 (a line) to d (isotropic).
+
+    Args:
+        x: Rows `(n, d)`, or their `Moments`.
+        center: Whether to subtract the mean first.
 
     >>> round(effective_rank([[3.0, 0.0], [-3.0, 0.0], [0.0, 3.0], [0.0, -3.0]]), 6)
     2.0
@@ -37,25 +45,45 @@ def effective_rank(x: Any, center: bool = True) -> float:
 
 
 def entropy_rank(x: Any, center: bool = True) -> float:
-    """Exp of the entropy of lambda / sum lambda: the eigenvalue convention of `effective_rank`."""
+    """Return exp of the entropy of lambda / sum lambda, from 1 (a line) to d (isotropic).
+
+    It is `effective_rank` with eigenvalues in place of singular values.
+
+    Args:
+        x: Rows `(n, d)`, or their `Moments`.
+        center: Whether to subtract the mean first.
+    """
     return _exp_entropy(_spectrum(x, center))
 
 
 def rankme(x: Any) -> float:
-    """`effective_rank` of the rows as they are, uncentred, as Garrido et al. (2023) use it."""
+    """Return RankMe (Garrido et al. 2023), the `effective_rank` of uncentred rows.
+
+    Args:
+        x: Rows `(n, d)`, or their `Moments`.
+    """
     return effective_rank(x, center=False)
 
 
 def stable_rank(x: Any, center: bool = True) -> float:
-    """Sum sigma^2 / sigma_1^2, the reciprocal of `anisotropy`."""
+    """Return sum sigma^2 / sigma_1^2, from 1 (a line) to d (isotropic); it is the reciprocal of `anisotropy`.
+
+    Args:
+        x: Rows `(n, d)`, or their `Moments`.
+        center: Whether to subtract the mean first.
+    """
     values = _spectrum(x, center)
     return float(values.sum() / values[0])
 
 
 def isoscore(x: Any) -> float:
-    """IsoScore of Rudman et al. (2022), from 0 (a line) to 1 (isotropic).
+    """Return IsoScore (Rudman et al. 2022), from 0 (a line) to 1 (isotropic).
 
-    Their construction, distances of normalised eigenvalues from a diagonal, comes to (participation ratio - 1)/(d - 1).
+    Its definition, by the distance of the normalised eigenvalues from a diagonal, is equal to
+    (participation ratio - 1) / (d - 1).
+
+    Args:
+        x: Rows `(n, d)` of at least 2 features, or their `Moments`.
     """
     moments = Moments.of(x)
     if moments.dim < 2:
@@ -64,16 +92,19 @@ def isoscore(x: Any) -> float:
 
 
 def _spectrum(x: Any, center: bool) -> Float[Tensor, "d"]:
+    """Return the eigenvalues lambda, descending; raise an error if all are 0."""
     values = Moments.of(x).spectrum(center=center)
     _check_differ(float(values[0]))
     return values
 
 
 def _check_differ(spread: float) -> None:
+    """Raise an error if the rows have no variance."""
     if spread == 0:
         raise InputError("rows must differ for a rank to exist, but all are equal; check the site and the mask")
 
 
 def _exp_entropy(weights: Float[Tensor, "d"]) -> float:
+    """Return exp of the entropy of the weights, normalised to sum to 1."""
     shares = weights / weights.sum()
     return float(torch.special.entr(shares).sum().exp())

@@ -1,4 +1,4 @@
-"""Local anisotropy: is the space as stretched inside a cluster as it is as a whole?"""
+"""Local anisotropy: whether the rows inside a cluster are as anisotropic as all rows together."""
 
 from __future__ import annotations
 
@@ -17,7 +17,13 @@ from tangentlens.geometry.spectrum.anisotropy import anisotropy
 
 @dataclass(frozen=True)
 class LocalAnisotropy:
-    """Mean anisotropy inside clusters, beside that of as many random rows: few rows alone raise an anisotropy."""
+    """Mean anisotropy inside clusters, and a baseline: few rows alone have a high anisotropy.
+
+    Attributes:
+        value: Mean anisotropy inside the clusters, weighted by their numbers of rows.
+        matched: The same for random groups of the same sizes.
+        n_clusters: How many clusters have an anisotropy, because their rows are not all equal.
+    """
 
     value: float
     matched: float
@@ -28,15 +34,15 @@ class LocalAnisotropy:
 
 
 def local_anisotropy(x: Any, n_clusters: int = 16, seed: int = 0) -> LocalAnisotropy:
-    """Anisotropy inside the clusters of k-means, on average over rows, and inside random groups of the same sizes.
+    """Return the mean anisotropy inside the clusters of k-means, and that of random groups of the same sizes.
 
-    'Globally anisotropic, locally isotropic' is a `value` well below `matched`. Clusters whose rows are all equal have
-    no anisotropy and are left out.
+    Rows that are globally anisotropic but locally isotropic have a `value` well below `matched`. Clusters whose rows
+    are all equal have no anisotropy and are left out.
 
     Args:
         x: Rows `(n, d)`.
-        n_clusters: How many clusters to make.
-        seed: Of the clusters and of the random groups.
+        n_clusters: Number of clusters, at most half the number of rows.
+        seed: Seed of the clusters and of the random groups.
     """
     rows = as_rows(x, least=2)
     if not 1 <= n_clusters <= len(rows) // 2:
@@ -52,7 +58,7 @@ def local_anisotropy(x: Any, n_clusters: int = 16, seed: int = 0) -> LocalAnisot
 
 
 def _anisotropy(rows: Float[Tensor, "n d"]) -> float:
-    """`anisotropy` from the smaller of X^T X and X X^T: clusters often have fewer rows than features."""
+    """Return `anisotropy` from the smaller of X^T X and X X^T: clusters often have fewer rows than features."""
     if len(rows) > rows.shape[1]:
         return anisotropy(rows)
     gram = product((rows - rows.mean(dim=0)).T)
@@ -60,7 +66,7 @@ def _anisotropy(rows: Float[Tensor, "n d"]) -> float:
 
 
 def _mean_anisotropy(rows: Float[Tensor, "n d"], label: Int[Tensor, "n"]) -> tuple[float, int]:
-    """The mean over groups, weighted by their rows, and how many groups have one."""
+    """Return the mean anisotropy of groups, weighted by their numbers of rows, and how many groups have one."""
     total, weight, used = 0.0, 0, 0
     for group in label.unique().tolist():
         members = rows[label == group]

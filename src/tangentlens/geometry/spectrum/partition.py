@@ -1,4 +1,4 @@
-"""Partition isotropy: is the sum of exp(v . h) the same in every direction?"""
+"""Partition isotropy: whether the partition function sum exp(v . h) is the same in every direction v."""
 
 import math
 from typing import Any
@@ -11,10 +11,14 @@ _BLOCK = 4096
 
 
 def partition_isotropy(x: Any) -> float:
-    """Least over greatest Z(v) = sum_i exp(v . h_i) for v over the unit eigenvectors of H^T H (Mu and Viswanath 2018).
+    """Return the ratio of the smallest to the largest partition function Z(v) (Mu and Viswanath 2018).
 
-    An eigenvector comes with its negative, so both signs are taken: otherwise the value would depend on which sign a
-    solver happens to return. From 0 to 1, which is isotropic. Sums are taken in logs, so long rows do not overflow.
+    Z(v) = sum_i exp(v . h_i), and v runs over the unit eigenvectors of H^T H and their negatives: with one sign alone,
+    the value would depend on the sign that a solver happens to return. The ratio lies between 0 and 1, which is
+    isotropic. Sums are computed as logarithms, so that long rows do not overflow.
+
+    Args:
+        x: Rows h_i `(n, d)`.
 
     >>> partition_isotropy([[1.0, 0.0], [-1.0, 0.0], [0.0, 1.0], [0.0, -1.0]])
     1.0
