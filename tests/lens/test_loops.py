@@ -15,8 +15,7 @@ from tiny import tiny_model
 SITES = SETTINGS | {"sites": "resid"}
 
 
-def test_accelerate_with_accumulation(tmp_path):
-    plain(tmp_path / "plain")
+def test_accelerate_with_accumulation(plain_run, tmp_path):
     found = []
     for run in (None, tmp_path / "run"):
         model = tiny_model()
@@ -35,7 +34,7 @@ def test_accelerate_with_accumulation(tmp_path):
         found.append(model)
     lens.__exit__(None, None, None)
     assert_same_weights(*found)
-    assert_same_numbers(tmp_path / "plain", tmp_path / "run")
+    assert_same_numbers(plain_run, tmp_path / "run")
 
 
 def half_step(model, optimizer, scaler, part):

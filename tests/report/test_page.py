@@ -11,9 +11,9 @@ from tangentlens.report.figures import FIGURES, draw_all, profile_over_depth, sh
 from tangentlens.report.page import write_report
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
+from tangentlens.studies import visibility
 from tangentlens.studies.profile import Profile, run_profile
 from tangentlens.studies.study import run_study
-from tangentlens.studies.visibility import VisibilityPlan, run_visibility
 from tiny import TINY, save_tiny
 
 
@@ -30,8 +30,11 @@ def profiled(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def visibility(tmp_path_factory):
-    return run_visibility(VisibilityPlan(anchors=16), tmp_path_factory.mktemp("visibility") / "run", lambda *_: None)
+def visible(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(visibility, "SYNTHETIC", {"torus": visibility.SYNTHETIC["torus"]})
+        plan = visibility.VisibilityPlan(anchors=16)
+        return visibility.run_visibility(plan, tmp_path_factory.mktemp("visibility") / "run", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -39,8 +42,8 @@ def page(run, profiled):
     return write_report([run, profiled], run.path / "report.html").path
 
 
-def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled, visibility):
-    figures = draw_all(pl.concat([run.records, profiled.records, visibility.records]))
+def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled, visible):
+    figures = draw_all(pl.concat([run.records, profiled.records, visible.records]))
     assert len(figures) == len(FIGURES)
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
     assert all("interval" in figure.caption for figure in figures)
@@ -111,7 +114,8 @@ def test_names_from_outside_are_text_never_markup(run, tmp_path):
 
 
 def test_several_runs_are_drawn_together(run, tmp_path):
-    other = run_study(replace(TINY, steps=2, seed=1), tmp_path / "b-run", lambda *_: None)
+    study = replace(TINY, steps=2, seed=1, models=("decoder",), sites=("resid.1",))
+    other = run_study(study, tmp_path / "b-run", lambda *_: None)
     text = write_report([run, other], tmp_path / "both.html").path.read_text()
     assert "a-run / decoder" in text
     assert "b-run / decoder" in text

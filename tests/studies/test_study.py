@@ -49,14 +49,15 @@ def test_the_manifest_holds_configuration_data_hash_and_weight_hashes(whole):
 
 
 def test_same_seed_same_numbers_another_seed_others(whole, tmp_path):
-    again = run_study(TINY, tmp_path / "again", quiet).records
-    other = run_study(replace(TINY, seed=1, steps=2), tmp_path / "other", quiet).records
-    assert again.drop("run").equals(whole.records.drop("run"))
-    first = other.filter(metric="loss", step=0)["value"].to_list()
-    assert first != whole.records.filter(metric="loss", step=0)["value"].to_list()
+    alone = replace(TINY, models=("decoder",))
+    again = run_study(alone, tmp_path / "again", quiet).records
+    other = run_study(replace(alone, seed=1, steps=2, sites=("resid.1",)), tmp_path / "other", quiet).records
+    expected = whole.records.filter(model="decoder")
+    assert again.drop("run").equals(expected.drop("run"))
+    assert other.filter(metric="loss", step=0)["value"][0] != expected.filter(metric="loss", step=0)["value"][0]
 
 
-@pytest.mark.parametrize("moment", [("decoder", 2), ("decoder", 5), ("encoder", 4)])
+@pytest.mark.parametrize("moment", [("decoder", 5), ("encoder", 4)])
 def test_stopped_anywhere_it_is_readable_and_goes_on_to_the_same_numbers(whole, tmp_path, moment):
     def stop(model, done, loss):
         if (model, done) == moment and loss == loss:
@@ -80,7 +81,7 @@ def test_a_finished_study_is_not_trained_again(whole):
 def test_a_run_of_another_text_is_not_mixed_in(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("the cat sat on the mat and looked at the moon. " * 400)
-    study = replace(TINY, text=str(path), steps=2)
+    study = replace(TINY, text=str(path), steps=2, models=("decoder",), sites=("resid.1",))
     run_study(study, tmp_path / "run", quiet)
     path.write_text("a dog ran over the hill and far away in the rain. " * 400)
     with pytest.raises(InputError, match="was made from another text"):
