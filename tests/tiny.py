@@ -11,7 +11,7 @@ from tangentlens.corpora.tokens import train_tokenizer
 from tangentlens.models.small import small_model
 from tangentlens.studies.study import Study
 
-TINY = Study(vocabulary=300, length=16, layers=2, width=32, batch=16, steps=5, rank=4)
+TINY = Study(sites=("resid.0", "resid.1"), vocabulary=300, length=16, layers=2, width=32, batch=16, steps=5, rank=4)
 
 
 def tiny_model(kind="decoder", seed=0):

@@ -63,13 +63,13 @@ def test_a_block_dropped_on_one_rank_leaves_the_rows_of_the_other(trained):
         metric="share", variant="semi_nmf", order=1.0, freq_bin="all"
     )
     rows = {(step, site): n for step, site, n in found.select("step", "site", "n").rows()}
-    assert rows[2, "resid.1"] == rows[4, "resid.2"] == 96
+    assert rows[2, "resid.0"] == rows[4, "resid.2"] == 96
     assert rows[2, "resid.2"] == 48
 
 
 def test_a_rank_whose_steps_all_overflowed_adds_nothing_to_the_window(trained):
     window = open_run(run_of("ddp-overflows-2", trained)).records.filter(
-        metric="window_rms_norm", step=2, site="resid.1"
+        metric="window_rms_norm", step=2, site="resid.2"
     )
     assert window["n"].to_list() == [2 * 48]
 

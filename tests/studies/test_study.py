@@ -29,11 +29,11 @@ def test_every_site_step_and_control_of_both_models_is_there(whole):
     records = whole.records
     shares = records.filter(pl.col("metric") == "share", pl.col("freq_bin") == "all")
     counts = shares.group_by("model", "step", "site").len()
-    assert counts.height == 2 * len(TINY.schedule()) * (TINY.layers + 2)
+    assert counts.height == 2 * len(TINY.schedule()) * (len(TINY.sites) + 1)
     assert counts["len"].unique().to_list() == [5 * 2]
     for metric in ("anisotropy", "intrinsic_dimension"):
         found = records.filter(metric=metric, quantity="activation", variant="").filter(pl.col("site") != "mean")
-        assert found.height == 2 * len(TINY.schedule()) * (TINY.layers + 1)
+        assert found.height == 2 * len(TINY.schedule()) * len(TINY.sites)
     for model in ("decoder", "encoder"):
         bins = records.filter(model=model, metric="share")["freq_bin"].unique()
         assert {"input.0", "input.3", "target.0", "target.3"} <= set(bins)
