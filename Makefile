@@ -15,7 +15,7 @@ demo: $(READY)  ## train two small models with the lens on, and write a report
 test: $(READY) $(MODELS)  ## run every test and every documented example
 	$(BIN)/pytest -q -n auto --dist worksteal
 
-calibrate: $(READY)  ## run the long simulations that the tests hold a short form of
+calibrate: $(READY)  ## run the long forms, mostly simulations, of tests that have a short one
 	$(BIN)/pytest -q -n auto --dist worksteal -m calibration
 	$(BIN)/python -m tangentlens.studies.calibration
 
