@@ -6,14 +6,18 @@ READY := $(VENV)/.ready
 
 MODELS := $(VENV)/.models
 
-.PHONY: demo test check bench peers clean
+.PHONY: demo test calibrate check bench peers clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train two small models with the lens on, and write a report
 	$(BIN)/tangentlens demo
 
 test: $(READY) $(MODELS)  ## run every test and every documented example
-	$(BIN)/pytest -q -n auto
+	$(BIN)/pytest -q -n auto --dist worksteal
+
+calibrate: $(READY)  ## run the long forms, mostly simulations, of tests that have a short one
+	$(BIN)/pytest -q -n auto --dist worksteal -m calibration
+	$(BIN)/python -m tangentlens.studies.calibration
 
 check: $(READY)  ## lint, format, types
 	$(BIN)/ruff check .

@@ -14,3 +14,14 @@ settings.load_profile("repeatable")
 @pytest.fixture
 def generator():
     return torch.Generator().manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def plain_run(tmp_path_factory):
+    """The run of the plain loop, with which other loops are compared."""
+    # Types are checked from here on only.
+    from loops import plain
+
+    path = tmp_path_factory.mktemp("plain") / "run"
+    plain(path)
+    return path

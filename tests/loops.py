@@ -7,7 +7,9 @@ from tangentlens import Lens, open_run
 from tiny import tiny_model
 
 MATRICES = ["embed", "model.layers.1.mlp.down_proj"]
-SETTINGS = {"sites": ["resid", "mlp.1"], "rank": 4, "every": 2, "counts": torch.arange(64), "updates": MATRICES}
+# Half of the text is a token that batches do not hold, so theirs are in two bins of four.
+COUNTS = torch.arange(64).index_fill(0, torch.tensor(0), 2016)
+SETTINGS = {"sites": ["resid.0", "resid.2", "mlp.1"], "rank": 4, "every": 2, "counts": COUNTS, "updates": MATRICES}
 STEPS, BATCH, LENGTH = 5, 8, 12
 
 

@@ -1,5 +1,8 @@
-"""The command line as a person meets it: in a process of its own."""
+"""The command line as a person meets it: what it prints, its code, and twice in a process of its own."""
 
+import contextlib
+import inspect
+import io
 import json
 import os
 import re
@@ -7,10 +10,16 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
+from unittest import mock
 
+import huggingface_hub
 import pytest
+import torch
 
 from tangentlens import open_run
+from tangentlens.cli import app, main
+from tangentlens.studies import visibility
 from tangentlens.studies.demo import run_demo
 from tiny import TINY, save_tiny
 
@@ -18,12 +27,29 @@ COMMAND = [sys.executable, "-c", "from tangentlens.cli import main; main()"]
 ENV = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
 
 
-def tangentlens(*arguments, **options):
-    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, env=ENV, **options)
+def tangentlens(*arguments):
+    """A command in this process, which has imported everything already."""
+    stdout, stderr = io.StringIO(), io.StringIO()
+    with (
+        mock.patch.object(sys, "argv", ["tangentlens", *map(str, arguments)]),
+        mock.patch.dict(os.environ, COLUMNS="200"),
+        # What an option's own callback returns is handed on by typer, and `--version` has nothing to return.
+        mock.patch.object(app.registered_callback, "callback", inspect.unwrap(app.registered_callback.callback)),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
+        pytest.raises(SystemExit) as left,
+    ):
+        main()
+    return SimpleNamespace(returncode=left.value.code or 0, stdout=stdout.getvalue(), stderr=stderr.getvalue())
 
 
-def fails(code, *arguments, says, **options):
-    done = tangentlens(*arguments, **options)
+def apart(*arguments):
+    """A command in a process of its own."""
+    return subprocess.run([*COMMAND, *map(str, arguments)], capture_output=True, text=True, env=ENV)
+
+
+def fails(code, *arguments, says, how=tangentlens):
+    done = how(*arguments)
     last = done.stderr.strip().splitlines()[-1]
     assert done.returncode == code, done.stderr
     assert last.startswith("error: ")
@@ -65,9 +91,8 @@ def test_a_truncated_part_is_one_line_and_nothing_is_lost(tmp_path, run):
 
 
 def test_activations_that_are_not_finite_stop_the_demo_with_advice(tmp_path):
-    fails(
-        1, "demo", "--steps", "4", "--learning-rate", "1e15", "--out", tmp_path / "run", says="lower the learning rate"
-    )
+    options = ["--steps", 4, "--learning-rate", "1e15", "--sites", "resid.1", "--out", tmp_path / "run"]
+    fails(1, "demo", *options, says="lower the learning rate", how=apart)
     assert open_run(tmp_path / "run").records.filter(metric="share").height > 0
 
 
@@ -100,33 +125,26 @@ def test_profile_prints_a_table_and_its_run_is_one_that_report_opens(tmp_path):
 
 def test_a_name_with_markup_is_printed_as_it_is(tmp_path):
     model = save_tiny(tmp_path / "[red]k[b]")
-    done = tangentlens(
-        "profile", model, "--out", tmp_path / "run", "--batches", 2, "--batch-tokens", 128, "--length", 16
-    )
+    options = ["--sites", "resid.1", "--batches", 2, "--batch-tokens", 128, "--length", 16, "--out", tmp_path / "run"]
+    done = tangentlens("profile", model, *options)
     assert done.returncode == 0, done.stderr
     assert "[red]k[b], site by site" in done.stdout
 
 
-def test_a_hub_id_with_a_revision_is_loaded_from_the_hubs_own_cache(tmp_path):
+def test_a_hub_id_with_a_revision_is_loaded_from_the_hubs_own_cache(tmp_path, monkeypatch):
     """A cache as the hub's client leaves it, and no network: the revision is a branch that names a commit."""
-    folder = tmp_path / "home" / "hub" / "models--acme--tiny"
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    folder = tmp_path / "hub" / "models--acme--tiny"
     commit = "0123456789abcdef0123456789abcdef01234567"
     save_tiny(folder / "snapshots" / commit)
     (folder / "refs").mkdir()
     (folder / "refs" / "step5").write_text(commit)
-    env = {**ENV, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
-
-    def profile(model, out):
-        options = ["--batches", "2", "--batch-tokens", "128", "--length", "16", "--out", str(out), "--quiet"]
-        return subprocess.run([*COMMAND, "profile", model, *options], capture_output=True, text=True, env=env)
-
-    done = profile("acme/tiny@step5", tmp_path / "run")
+    options = ["--sites", "resid.1", "--batches", 2, "--batch-tokens", 128, "--length", 16, "--quiet"]
+    done = tangentlens("profile", "acme/tiny@step5", *options, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     records = open_run(tmp_path / "run").records
     assert records.select("model", "revision").unique().rows() == [("acme/tiny@step5", "step5")]
-    other = profile("acme/tiny@step6", tmp_path / "other")
-    assert other.returncode == 1
-    assert "'acme/tiny@step6' is not" in other.stderr
+    fails(1, "profile", "acme/tiny@step6", *options, "--out", tmp_path / "x", says="'acme/tiny@step6' is not")
 
 
 def test_json_is_for_programs(run, tmp_path):
@@ -138,16 +156,16 @@ def test_json_is_for_programs(run, tmp_path):
     assert {"python", "torch", "disk", "threads", "device"} <= {check["name"] for check in checks}
 
 
-def test_doctor_says_what_would_not_work():
-    script = "import torch; torch.set_num_threads(4096); from tangentlens.cli import main; main()"
-    done = subprocess.run([sys.executable, "-c", script, "doctor"], capture_output=True, text=True, env=ENV)
+def test_doctor_says_what_would_not_work(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4096)
+    done = tangentlens("doctor")
     assert done.returncode == 1
     assert "BAD threads" in done.stdout
     assert "more threads than cores" in done.stdout
 
 
 def test_control_c_leaves_a_readable_run_and_the_same_command_goes_on(tmp_path):
-    arguments = ["demo", "--steps", "6", "--out", str(tmp_path / "run")]
+    arguments = ["demo", "--steps", "4", "--sites", "resid.1", "--rank", "4", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
         [*COMMAND, *arguments], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENV
     )
@@ -161,7 +179,7 @@ def test_control_c_leaves_a_readable_run_and_the_same_command_goes_on(tmp_path):
     assert "Traceback" not in errors
     before = open_run(tmp_path / "run").records
     assert before.height > 0
-    done = tangentlens(*arguments)
+    done = apart(*arguments)
     assert done.returncode == 0, done.stderr
     after = open_run(tmp_path / "run").records
     kept = before.filter(step=0, model="decoder")
@@ -191,11 +209,12 @@ def test_an_audit_is_a_page_for_people_and_an_object_for_programs(tmp_path, run)
     fails(1, "audit", run.path, "--rank", 99, "--out", tmp_path / "x", says="half the width")
 
 
-def test_visibility_is_a_run_with_a_report(tmp_path):
+def test_visibility_is_a_run_with_a_report(tmp_path, monkeypatch):
+    monkeypatch.setattr(visibility, "SYNTHETIC", {"torus": visibility.SYNTHETIC["torus"]})
     done = tangentlens("visibility", "--anchors", 32, "--out", tmp_path / "run")
     assert done.returncode == 0, done.stderr
     assert "fell with every step of alpha in 20 of 20 further draws" in " ".join(done.stdout.split())
     assert "Curvature visible at the corpus" in (tmp_path / "run" / "report.html").read_text()
     found = json.loads(tangentlens("visibility", "--anchors", 32, "--out", tmp_path / "run", "--json").stdout)
-    assert len(found["findings"]) == 5
+    assert [finding["model"] for finding in found["findings"]] == ["torus"]
     fails(1, "visibility", tmp_path / "none", says="there is no directory")

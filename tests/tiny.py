@@ -1,7 +1,9 @@
 """Small things that many tests share."""
 
+from functools import cache
+
 import torch
-from tokenizers import processors
+from tokenizers import Tokenizer, processors
 from transformers import PreTrainedTokenizerFast
 
 from tangentlens.corpora.text import builtin_text
@@ -9,7 +11,7 @@ from tangentlens.corpora.tokens import train_tokenizer
 from tangentlens.models.small import small_model
 from tangentlens.studies.demo import DemoPlan
 
-TINY = DemoPlan(vocabulary=300, length=16, layers=2, width=32, batch=16, steps=5, rank=4)
+TINY = DemoPlan(sites=("resid.0", "resid.1"), vocabulary=300, length=16, layers=2, width=32, batch=16, steps=5, rank=4)
 
 
 def tiny_model(kind="decoder", seed=0):
@@ -21,9 +23,14 @@ def tiny_batch(seed=0, batch=8, length=12):
     return {"input_ids": tokens, "labels": tokens}
 
 
+@cache
+def trained_tokenizer(vocabulary):
+    return train_tokenizer(builtin_text()[:100_000], vocabulary).to_str()
+
+
 def save_tiny(folder, vocabulary=400, specials=False, kind="decoder"):
     """A tiny model and a tokenizer of its own in `folder`, as transformers keeps them."""
-    tokenizer = train_tokenizer(builtin_text()[:100_000], vocabulary)
+    tokenizer = Tokenizer.from_str(trained_tokenizer(vocabulary))
     names = {"pad_token": "[PAD]", "mask_token": "[MASK]"}
     if specials:
         # Two characters that occur in the text as well, so that masking by position alone would not do.

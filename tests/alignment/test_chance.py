@@ -5,13 +5,22 @@ import pytest
 import torch
 
 from tangentlens import InputError, Subspace, chance, share
-from tangentlens.alignment.share import moment_shares
 
 
 def gradients(spectrum, generator):
     d = len(spectrum)
     rotation = torch.linalg.qr(torch.randn(d, d, generator=generator, dtype=torch.float64)).Q
     return torch.as_tensor(spectrum, dtype=torch.float64).sqrt().diag() @ rotation
+
+
+def drawn_shares(moment, rank, order, n, generator, within=None):
+    """Shares of many random subspaces by their definition."""
+    room = torch.eye(len(moment), dtype=torch.float64) if within is None else within.basis
+    bases = room @ torch.linalg.qr(torch.randn(n, room.shape[1], rank, generator=generator, dtype=torch.float64)).Q
+    values, vectors = torch.linalg.eigh(moment / moment.trace())
+    power = (values == values.max()).double() if order == math.inf else values**order
+    taken = (vectors.T @ bases).square().sum(dim=2)
+    return (taken @ power / power.sum()).numpy()
 
 
 def haar(rank, generator, within=None, dim=None):
@@ -32,8 +41,7 @@ def test_mean_and_spread_are_those_of_drawn_subspaces(name, order, inside, gener
     within = haar(8, generator, dim=12) if inside else None
     expected = chance(g, 3, order, within)
     moment = g.T @ g / len(g)
-    drawn = {str(number): haar(3, generator, within, 12) for number in range(4000)}
-    draws = moment_shares(moment, drawn, (order,))[:, 0].numpy()
+    draws = drawn_shares(moment, 3, order, 4000, generator, within)
     assert draws.mean() == pytest.approx(expected.mean, abs=4 * draws.std() / 4000**0.5 + 1e-9)
     assert draws.std() == pytest.approx(expected.std, rel=0.06, abs=1e-7)
 
@@ -42,7 +50,7 @@ def test_mean_and_spread_are_those_of_drawn_subspaces(name, order, inside, gener
 def test_p_values_are_uniform_for_random_subspaces(order, generator):
     g = gradients(torch.arange(1, 33) ** -1.5, generator)
     known = chance(g, 5, order)
-    p = np.array([known.p_value(share(g, haar(5, generator, dim=32), order)) for _ in range(2000)])
+    p = np.array([known.p_value(one) for one in drawn_shares(g.T @ g, 5, order, 2000, generator)])
     assert (p < 0.05).mean() == pytest.approx(0.05, abs=0.016)
     assert (p < 0.5).mean() == pytest.approx(0.5, abs=0.05)
 
@@ -78,6 +86,6 @@ def test_p_values_against_the_normal_control_are_uniform_for_subspaces_in_its_ro
     g, proxy = gradients(torch.arange(1, 25) ** -1.0, generator), haar(4, generator, dim=24)
     room = proxy.complement()
     known = chance(g, 4, 1, room)
-    p = np.array([known.p_value(share(g, haar(4, generator, room))) for _ in range(2000)])
+    p = np.array([known.p_value(one) for one in drawn_shares(g.T @ g, 4, 1, 2000, generator, room)])
     assert (p < 0.05).mean() == pytest.approx(0.05, abs=0.016)
     assert (p < 0.5).mean() == pytest.approx(0.5, abs=0.05)

@@ -1,4 +1,4 @@
-"""What each rank of a distributed training runs in the tests: `python ranks.py RANK FOLDER WRAP [WHAT STEP]`."""
+"""What each rank runs in the tests: `python ranks.py RANK FOLDER WRAP[-WHAT-STEP] ...`, one training after another."""
 
 import os
 import sys
@@ -35,7 +35,7 @@ def resumed(lens, model, folder):
     return lens.__enter__()
 
 
-def train(rank, folder, how, lens_on, happens="", at=-1):
+def train(rank, folder, lens_on, how, happens="", at=-1):
     model = wrapped(tiny_model(), how)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     # Sharded matrices are refused.
@@ -69,11 +69,12 @@ def train(rank, folder, how, lens_on, happens="", at=-1):
 
 
 def main():
-    rank, folder, how, *rest = sys.argv[1:]
+    rank, folder, *trainings = sys.argv[1:]
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=int(rank), world_size=2)
-    alone, watched = (train(int(rank), folder, how, on, *rest) for on in (False, True))
-    sys.stdout.write(str(alone == watched))
+    for training in trainings:
+        alone, watched = (train(int(rank), f"{folder}/{training}", on, *training.split("-")) for on in (False, True))
+        sys.stdout.write(f"{training} {alone == watched}\n")
     dist.destroy_process_group()
 
 

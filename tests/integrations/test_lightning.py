@@ -14,7 +14,6 @@ from loops import (
     assert_same_weights,
     batches,
     n_hooks,
-    plain,
 )
 from tangentlens import InputError, open_run
 from tangentlens.integrations.lightning import LensCallback
@@ -75,11 +74,10 @@ def train(folder, callbacks=(), module=None, size=BATCH, logger=False, resume=No
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("parts", [1, 2])
-def test_the_numbers_are_those_of_the_plain_loop(parts, tmp_path):
-    plain(tmp_path / "plain")
+def test_the_numbers_are_those_of_the_plain_loop(parts, plain_run, tmp_path):
     lens = LensCallback(run=tmp_path / "run", **SETTINGS)
     train(tmp_path, [lens], size=BATCH // parts, accumulate_grad_batches=parts, gradient_clip_val=None)
-    assert_same_numbers(tmp_path / "plain", tmp_path / "run", metrics=("share", "anisotropy", "rms_norm", "loss"))
+    assert_same_numbers(plain_run, tmp_path / "run", metrics=("share", "anisotropy", "rms_norm", "loss"))
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -96,11 +94,12 @@ def test_training_is_bit_for_bit_the_same_and_the_logger_is_told(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_hooks_are_gone_after_training_and_after_an_exception(tmp_path):
-    module = train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)])
+    settings = SETTINGS | {"sites": "resid.1"}
+    module = train(tmp_path, [LensCallback(run=tmp_path / "run", **settings)], max_steps=2)
     assert n_hooks(module) == 0
     module = Module(fail_at=2)
     with pytest.raises(RuntimeError, match="boom"):
-        train(tmp_path, [LensCallback(run=tmp_path / "again", **SETTINGS)], module=module)
+        train(tmp_path, [LensCallback(run=tmp_path / "again", **settings)], module=module)
     assert n_hooks(module) == 0
 
 
@@ -112,7 +111,8 @@ def test_a_model_that_is_not_there_is_refused(tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_step_that_returns_nothing_is_recorded_and_training_goes_on(tmp_path):
-    train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)], module=Module(empty_at=2))
+    settings = SETTINGS | {"sites": "resid.1"}
+    train(tmp_path, [LensCallback(run=tmp_path / "run", **settings)], module=Module(empty_at=2))
     records = open_run(tmp_path / "run").records
     assert records.filter(metric="unmeasured", site="").select("step", "detail").rows() == [
         (2, "the training step returned nothing")
@@ -135,7 +135,7 @@ def test_a_training_that_goes_on_from_a_checkpoint_gives_the_same_numbers(tmp_pa
 
 @pytest.mark.filterwarnings("ignore")
 def test_a_second_fit_of_the_same_trainer_goes_on_counting(tmp_path):
-    watch, module = LensCallback(run=tmp_path / "run", **SETTINGS), Module()
+    watch, module = LensCallback(run=tmp_path / "run", **SETTINGS | {"sites": "resid.1"}), Module()
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = lightning.Trainer(accelerator="cpu", callbacks=[watch], max_steps=2, enable_checkpointing=False, **quiet)
     loader = torch.utils.data.DataLoader(Sequences(), batch_size=BATCH)

@@ -54,10 +54,9 @@ def train(folder, callbacks=(), model=None, resume=None, **arguments):
     ],
     ids=["plain", "accumulation", "checkpointing", "reentrant"],
 )
-def test_the_numbers_are_those_of_the_plain_loop(arguments, tmp_path):
-    plain(tmp_path / "plain")
+def test_the_numbers_are_those_of_the_plain_loop(arguments, plain_run, tmp_path):
     train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)], **arguments)
-    assert_same_numbers(tmp_path / "plain", tmp_path / "run")
+    assert_same_numbers(plain_run, tmp_path / "run")
 
 
 def test_gradients_are_those_before_clipping(tmp_path):
@@ -69,7 +68,7 @@ def test_gradients_are_those_before_clipping(tmp_path):
 @pytest.mark.parametrize("arguments", [{}, {"gradient_accumulation_steps": 2}, {"gradient_checkpointing": True}])
 def test_training_is_bit_for_bit_the_same(arguments, tmp_path):
     alone = train(tmp_path, **arguments)
-    watched = train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS | {"every": 1})], **arguments)
+    watched = train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)], **arguments)
     assert_same_weights(alone.model, watched.model)
     losses = [[log["loss"] for log in one.state.log_history if "loss" in log] for one in (alone, watched)]
     assert losses[0] == losses[1]
@@ -100,11 +99,12 @@ def test_hooks_are_gone_after_training_and_after_an_exception(tmp_path):
         def on_substep_end(self, *args, **_):
             raise RuntimeError("boom")
 
-    lens = LensCallback(run=tmp_path / "run", **SETTINGS | {"every": 1})
+    settings = SETTINGS | {"every": 1, "sites": "resid.1"}
+    lens = LensCallback(run=tmp_path / "run", **settings)
     model = tiny_model()
-    train(tmp_path, [lens], model=model)
+    train(tmp_path, [lens], model=model, max_steps=2)
     assert n_hooks(model) == 0
-    lens = LensCallback(run=tmp_path / "again", **SETTINGS | {"every": 1})
+    lens = LensCallback(run=tmp_path / "again", **settings)
     with pytest.raises(RuntimeError, match="boom"):
         train(tmp_path, [lens, Broken()], model=model, gradient_accumulation_steps=2)
     assert n_hooks(model) > 0
@@ -125,9 +125,9 @@ def test_a_training_that_goes_on_from_a_checkpoint_gives_the_same_numbers(tmp_pa
 
 
 def test_a_training_that_begins_anew_gets_a_folder_of_its_own(tmp_path):
-    lens = LensCallback(run=tmp_path / "run", **SETTINGS)
-    train(tmp_path, [lens])
-    train(tmp_path, [lens])
+    lens = LensCallback(run=tmp_path / "run", **SETTINGS | {"sites": "resid.1"})
+    train(tmp_path, [lens], max_steps=2)
+    train(tmp_path, [lens], max_steps=2)
     assert_same_numbers(tmp_path / "run", tmp_path / "run-2", rel=1e-12)
 
 

@@ -15,8 +15,7 @@ from tiny import tiny_model
 SITES = SETTINGS | {"sites": "resid"}
 
 
-def test_accelerate_with_accumulation(tmp_path):
-    plain(tmp_path / "plain")
+def test_accelerate_with_accumulation(plain_run, tmp_path):
     found = []
     for run in (None, tmp_path / "run"):
         model = tiny_model()
@@ -35,7 +34,7 @@ def test_accelerate_with_accumulation(tmp_path):
         found.append(model)
     lens.__exit__(None, None, None)
     assert_same_weights(*found)
-    assert_same_numbers(tmp_path / "plain", tmp_path / "run")
+    assert_same_numbers(plain_run, tmp_path / "run")
 
 
 def half_step(model, optimizer, scaler, part):
@@ -89,11 +88,13 @@ def test_overflow_in_half_precision_is_recorded_and_training_goes_on(moments_eve
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_blocks(tmp_path):
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.calibration)])
+def test_compiled_blocks(backend, tmp_path):
+    """Traced and differentiated ahead of time, where hooks may be lost; writing C++ for it takes half a minute more."""
     plain(tmp_path / "plain", sites="resid", updates="embed")
     alone, watched = tiny_model(), tiny_model()
     for block in (*alone.model.layers, *watched.model.layers):
-        block.compile()
+        block.compile(backend=backend)
     plain(model=alone)
     plain(tmp_path / "run", model=watched, sites="resid", updates="embed")
     assert_same_weights(alone, watched)

@@ -12,11 +12,9 @@ from tangentlens.report.page import write_report
 from tangentlens.report.sections.shares import share_over_depth
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
-from tangentlens.studies import SECTIONS
+from tangentlens.studies import SECTIONS, visibility
 from tangentlens.studies.demo import run_demo
 from tangentlens.studies.profile import Profile, profile_over_depth, run_profile
-from tangentlens.studies.visibility import run_visibility
-from tangentlens.studies.visibility.plan import VisibilityPlan
 from tiny import TINY, save_tiny
 
 FIGURES = [figure for section in SECTIONS for figure in section.figures]
@@ -35,8 +33,11 @@ def profiled(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def visibility(tmp_path_factory):
-    return run_visibility(VisibilityPlan(anchors=16), tmp_path_factory.mktemp("visibility") / "run")
+def visible(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(visibility, "SYNTHETIC", {"torus": visibility.SYNTHETIC["torus"]})
+        plan = visibility.VisibilityPlan(anchors=16)
+        return visibility.run_visibility(plan, tmp_path_factory.mktemp("visibility") / "run")
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +45,8 @@ def page(run, profiled):
     return write_report([run, profiled], run.path / "report.html", SECTIONS).path
 
 
-def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled, visibility):
-    figures = draw(SECTIONS, pl.concat([run.records, profiled.records, visibility.records]))
+def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled, visible):
+    figures = draw(SECTIONS, pl.concat([run.records, profiled.records, visible.records]))
     assert len(figures) == len(FIGURES)
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
     assert all("interval" in figure.caption for figure in figures)
@@ -117,7 +118,8 @@ def test_names_from_outside_are_text_never_markup(run, tmp_path):
 
 
 def test_several_runs_are_drawn_together(run, tmp_path):
-    other = run_demo(replace(TINY, steps=2, seed=1), tmp_path / "b-run")
+    study = replace(TINY, steps=2, seed=1, models=("decoder",), sites=("resid.1",))
+    other = run_demo(study, tmp_path / "b-run")
     text = write_report([run, other], tmp_path / "both.html", SECTIONS).path.read_text()
     assert "a-run / decoder" in text
     assert "b-run / decoder" in text

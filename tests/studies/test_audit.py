@@ -31,16 +31,25 @@ def decoder(tmp_path_factory):
     return save_tiny(tmp_path_factory.mktemp("audited") / "decoder")
 
 
-def test_a_study_is_audited_beside_its_nulls_and_its_earlier_proxies(study, tmp_path):
-    run = run_audit(AuditPlan(str(study.path), rank=4, tokens=640), tmp_path / "audit", quiet)
-    pages = run.manifest["audits"]
+@pytest.fixture(scope="module")
+def plan(study):
+    return AuditPlan(str(study.path), rank=4, tokens=640)
+
+
+@pytest.fixture(scope="module")
+def whole(plan, tmp_path_factory):
+    return run_audit(plan, tmp_path_factory.mktemp("audited") / "whole", quiet)
+
+
+def test_a_study_is_audited_beside_its_nulls_and_its_earlier_proxies(whole):
+    pages = whole.manifest["audits"]
     assert set(pages) == {"decoder at resid.1", "encoder at resid.1"}
     for page in pages.values():
         names = [check["name"] for check in page["checks"]]
         assert names[-3:] == ["against untrained", "against shuffled labels", "fitted elsewhere"]
         told = next(check["found"] for check in page["checks"] if check["name"] == "fitted elsewhere")
         assert all(f"step {step} takes" in told for step in TINY.schedule())
-    records = run.records
+    records = whole.records
     assert not records.select(KEY).is_duplicated().any()
     assert set(records["step"]) == {TINY.steps}
     assert {"share", "token_share", "log_ratio", "p_value", "audit/verdict", "audit/charts"} <= set(records["metric"])
@@ -48,13 +57,12 @@ def test_a_study_is_audited_beside_its_nulls_and_its_earlier_proxies(study, tmp_
     assert set(losses["variant"]) == {"trained", "untrained", "shuffled labels"}
 
 
-def test_it_goes_on_where_it_stopped(study, tmp_path):
-    plan = AuditPlan(str(study.path), rank=4, tokens=640, sites=("resid.0", "resid.2"))
-    whole = run_audit(plan, tmp_path / "whole", quiet)
+def test_it_goes_on_where_it_stopped(plan, whole, tmp_path):
+    """After one model and the losses of the other."""
     stopped = tmp_path / "stopped"
 
     def stop(progress):
-        if progress.task == "encoder" and progress.done == 1:
+        if progress.task == "encoder" and progress.note == "resid.1":
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -131,9 +139,9 @@ def test_gradients_leave_the_weights_as_they_are():
     assert found["resid.1"].sequences.unique(return_counts=True)[1].tolist() == [12] * 16
 
 
-def test_what_cannot_be_audited_says_why(tmp_path, study):
+def test_what_cannot_be_audited_says_why(tmp_path, study, decoder):
     model = tiny_model()
-    with Lens(model, rank=4, every=1, run=tmp_path / "lens") as lens:
+    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "lens") as lens:
         model(**tiny_batch()).loss.backward()
         lens.step()
     with pytest.raises(InputError, match="must be a run that holds its model"):
@@ -142,7 +150,6 @@ def test_what_cannot_be_audited_says_why(tmp_path, study):
         run_audit(AuditPlan(str(tmp_path / "none")), tmp_path / "x", quiet)
     short = tmp_path / "short.txt"
     short.write_text("too short a text")
-    folder = save_tiny(tmp_path / "model")
     with pytest.raises(InputError, match="at least 4 windows of 16 tokens, but gives"):
-        run_audit(AuditPlan(str(folder), text=str(short), **SMALL), tmp_path / "x", quiet)
+        run_audit(AuditPlan(str(decoder), text=str(short), **SMALL), tmp_path / "x", quiet)
     assert open_run(study.path).records.filter(pl.col("metric").str.starts_with("audit")).is_empty()

@@ -26,11 +26,11 @@ def test_every_site_step_and_control_of_both_models_is_there(whole):
     records = whole.records
     shares = records.filter(pl.col("metric") == "share", pl.col("freq_bin") == "all")
     counts = shares.group_by("model", "step", "site").len()
-    assert counts.height == 2 * len(TINY.schedule()) * (TINY.layers + 2)
+    assert counts.height == 2 * len(TINY.schedule()) * (len(TINY.sites) + 1)
     assert counts["len"].unique().to_list() == [5 * 2]
     for metric in ("anisotropy", "intrinsic_dimension"):
         found = records.filter(metric=metric, quantity="activation", variant="").filter(pl.col("site") != "mean")
-        assert found.height == 2 * len(TINY.schedule()) * (TINY.layers + 1)
+        assert found.height == 2 * len(TINY.schedule()) * len(TINY.sites)
     for model in ("decoder", "encoder"):
         bins = records.filter(model=model, metric="share")["freq_bin"].unique()
         assert {"input.0", "input.3", "target.0", "target.3"} <= set(bins)
@@ -46,14 +46,15 @@ def test_the_manifest_holds_configuration_data_hash_and_weight_hashes(whole):
 
 
 def test_same_seed_same_numbers_another_seed_others(whole, tmp_path):
-    again = run_demo(TINY, tmp_path / "again").records
-    other = run_demo(replace(TINY, seed=1, steps=2), tmp_path / "other").records
-    assert again.drop("run").equals(whole.records.drop("run"))
-    first = other.filter(metric="loss", step=0)["value"].to_list()
-    assert first != whole.records.filter(metric="loss", step=0)["value"].to_list()
+    alone = replace(TINY, models=("decoder",))
+    again = run_demo(alone, tmp_path / "again").records
+    other = run_demo(replace(alone, seed=1, steps=2, sites=("resid.1",)), tmp_path / "other").records
+    expected = whole.records.filter(model="decoder")
+    assert again.drop("run").equals(expected.drop("run"))
+    assert other.filter(metric="loss", step=0)["value"][0] != expected.filter(metric="loss", step=0)["value"][0]
 
 
-@pytest.mark.parametrize("moment", [("decoder", 2), ("decoder", 5), ("encoder", 4)])
+@pytest.mark.parametrize("moment", [("decoder", 5), ("encoder", 4)])
 def test_stopped_anywhere_it_is_readable_and_goes_on_to_the_same_numbers(whole, tmp_path, moment):
     def stop(progress):
         if (progress.task, progress.done) == moment and progress.note:
@@ -77,7 +78,7 @@ def test_a_finished_study_is_not_trained_again(whole):
 def test_a_run_of_another_text_is_not_mixed_in(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("the cat sat on the mat and looked at the moon. " * 400)
-    study = replace(TINY, text=str(path), steps=2)
+    study = replace(TINY, text=str(path), steps=2, models=("decoder",), sites=("resid.1",))
     run_demo(study, tmp_path / "run")
     path.write_text("a dog ran over the hill and far away in the rain. " * 400)
     with pytest.raises(InputError, match="was made from another text"):

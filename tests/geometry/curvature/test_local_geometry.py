@@ -35,6 +35,27 @@ FLAT = {
 }
 
 
+# These hold every kind of surface, and every size; the whole grid is among the calibrations.
+EVERY_TIME = {
+    *(f"sphere {m} in {d}" for m, d, _, _ in SIZES),
+    *("torus 2 in 10", "torus 3 in 50", "cylinder 2 in 10", "cylinder 2 in 100", "swiss roll"),
+    *("quadratic 2 in 10", "quadratic 3 in 50", "quadratic 5 in 100"),
+    *("linear 2 in 10", "linear 3 in 50", "linear 5 in 100", "cube 2 in 10", "cube 2 in 100", "cube 4 in 200"),
+}
+
+
+def each(names):
+    long = pytest.mark.calibration
+    return pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in EVERY_TIME else long) for n in names])
+
+
+@pytest.fixture(scope="module")
+def spheres():
+    """Twenty noisy unit spheres, each with its geometry."""
+    made = [manifolds.sphere(2000, 2, 20, noise=0.02, seed=seed) for seed in range(20)]
+    return [local_geometry(one.rows, n_anchors=128, dimension=2, seed=seed) for seed, one in enumerate(made)]
+
+
 def degrees(found, made):
     """The largest principal angle between estimated and true planes, median over anchors."""
     truth = made.tangents(found.anchors)
@@ -42,10 +63,10 @@ def degrees(found, made):
     return float(cosines.acos().rad2deg().amax(dim=1).median())
 
 
-@pytest.mark.parametrize("name", CURVED)
+@each(CURVED)
 def test_curvature_is_known_to_ten_per_cent_and_planes_to_five_degrees(name):
     made = CURVED[name]()
-    found = local_geometry(made.rows, dimension=made.dimension)
+    found = local_geometry(made.rows, n_anchors=96, dimension=made.dimension)
     truth = float(made.curvature[found.anchors].square().mean().sqrt())
     assert found.rms_curvature.value == pytest.approx(truth, rel=0.1)
     assert found.rms_curvature.ci_low <= truth <= found.rms_curvature.ci_high
@@ -62,7 +83,7 @@ def test_curvature_that_differs_from_place_to_place_is_in_its_interval(axes):
     assert found.rms_curvature.value == pytest.approx(truth, rel=0.25)
 
 
-@pytest.mark.parametrize("name", FLAT)
+@each(FLAT)
 def test_flat_reads_as_flat(name):
     made = FLAT[name]()
     found = local_geometry(made.rows, n_anchors=96, dimension=made.dimension)
@@ -229,27 +250,31 @@ def test_noise_in_the_coordinates_does_not_flatten_the_patch():
     assert found.rms_curvature.value == pytest.approx(1, rel=0.08)
 
 
-def test_intervals_hold_the_truth():
+def test_intervals_hold_the_truth(spheres):
     held = Counter()
-    for seed in range(20):
-        made = manifolds.sphere(2000, 2, 20, noise=0.02, seed=seed)
-        found = local_geometry(made.rows, n_anchors=128, dimension=2, seed=seed)
+    for found in spheres:
         largest, smallest = found.principal_curvatures
         intervals = {"rms": found.rms_curvature, "mean": found.mean_curvature, "largest": largest, "smallest": smallest}
         held.update(name for name, one in intervals.items() if one.ci_low <= 1 <= one.ci_high)
     assert min(held.values()) >= 17
 
 
-def test_the_interval_of_visible_curvature_holds_that_of_the_true_form():
+def test_the_interval_of_visible_curvature_holds_that_of_the_true_form(spheres):
     held = 0
-    for seed in range(20):
-        made = manifolds.sphere(2000, 2, 20, noise=0.02, seed=seed)
-        found = local_geometry(made.rows, n_anchors=128, dimension=2, seed=seed)
+    for found in spheres:
         # II(u, u) = |u|^2 outward.
         distances = found.coordinates.square().sum(dim=2)
         truth = float((distances / 2).square().sum() / distances.sum())
         held += found.visible_curvature.ci_low <= truth <= found.visible_curvature.ci_high
     assert held >= 17
+
+
+def test_fitted_anew_the_interval_holds_the_limit_as_well(spheres):
+    held = 0
+    for found in spheres[:10]:
+        even = found.refitted(torch.ones(found.neighbours.shape))
+        held += even.ci_low <= 1 <= even.ci_high
+    assert held >= 8
 
 
 def test_turning_and_scaling_the_rows():
@@ -313,16 +338,6 @@ def test_weights_that_only_larger_patches_can_take():
     found = local_geometry(made.rows, dimension=2, weights=weights)
     assert found.rms_curvature.ci_low <= 1.01
     assert found.rms_curvature.ci_high >= 0.99
-
-
-def test_fitted_anew_the_interval_holds_the_limit_as_well():
-    held = 0
-    for seed in range(10):
-        made = manifolds.sphere(2000, 2, 20, noise=0.02, seed=seed)
-        found = local_geometry(made.rows, n_anchors=128, dimension=2, seed=seed)
-        even = found.refitted(torch.ones(found.neighbours.shape))
-        held += even.ci_low <= 1 <= even.ci_high
-    assert held >= 8
 
 
 def test_weights_that_have_nothing_to_do_with_the_place_change_nothing():
@@ -393,7 +408,7 @@ def test_a_part_of_the_rows_that_is_no_surface_is_told(share):
     assert not local_geometry(torch.cat([ball, blob]), n_anchors=128, dimension=2).resolved
 
 
-@pytest.mark.parametrize("factor", [1e-300, 1e-160, 1e100, 1e160, 1e300, 1e308])
+@pytest.mark.parametrize("factor", [1e-300, 1e-160, 1e160, 1e308])
 def test_very_small_and_very_large_rows(factor):
     made = manifolds.sphere(1500, 2, 6, noise=0.01)
     one, other = (local_geometry(factor_ * made.rows, n_anchors=64, dimension=2) for factor_ in (1.0, factor))

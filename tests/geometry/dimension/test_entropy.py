@@ -18,8 +18,14 @@ KNOWN = {
 }
 
 
-@pytest.mark.parametrize("name", KNOWN)
-@pytest.mark.parametrize("dimension_known", [True, False])
+@pytest.mark.parametrize(
+    ("name", "dimension_known"),
+    [
+        *((name, True) for name in KNOWN),
+        *((name, False) for name in ("cube", "sphere", "swiss roll")),
+        *(pytest.param(name, False, marks=pytest.mark.calibration) for name in ("square", "torus", "Gaussian", "ball")),
+    ],
+)
 def test_analytic_entropies_are_within_the_interval(name, dimension_known):
     covered = 0
     for seed in range(20):
