@@ -99,7 +99,7 @@ def test_activations_that_are_not_finite_stop_the_demo_with_advice(tmp_path):
 def test_report_prints_findings_and_where_things_are(run):
     done = tangentlens("report", run.path)
     assert done.returncode == 0
-    assert "of the gradient's energy (order 1) on average over sites" in done.stdout
+    assert "of the gradient's energy (order 1), averaged over sites" in done.stdout
     assert f"Report: {run.path / 'report.html'}" in done.stdout
     assert tangentlens("report", run.path, "--quiet").stdout == ""
 
@@ -175,7 +175,7 @@ def test_control_c_leaves_a_readable_run_and_the_same_command_goes_on(tmp_path):
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "error: interrupted; what was measured is kept, the same command goes on" in errors
+    assert "error: interrupted; what was measured is kept, and the same command continues" in errors
     assert "Traceback" not in errors
     before = open_run(tmp_path / "run").records
     assert before.height > 0

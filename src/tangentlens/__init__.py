@@ -1,15 +1,17 @@
 """See how a language model's representation space takes shape while it learns."""
 
-from tangentlens.alignment.audit import audit
-from tangentlens.alignment.chance import chance
+from tangentlens.alignment.audit import Audit, audit
+from tangentlens.alignment.chance import Chance, chance
+from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.share import share
+from tangentlens.alignment.tangent_result import TangentTest
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.corpora.counts import TokenCounts
 from tangentlens.errors import InputError
 from tangentlens.geometry import manifolds
-from tangentlens.geometry.curvature.local_geometry import local_geometry
-from tangentlens.geometry.dimension.entropy import manifold_entropy
-from tangentlens.geometry.dimension.intrinsic import intrinsic_dimension
+from tangentlens.geometry.curvature.local_geometry import LocalGeometry, local_geometry
+from tangentlens.geometry.dimension.entropy import ManifoldEntropy, manifold_entropy
+from tangentlens.geometry.dimension.intrinsic import IntrinsicDimension, intrinsic_dimension
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.spectrum.alpha_req import alpha_req
 from tangentlens.geometry.spectrum.anisotropy import anisotropy
@@ -22,23 +24,34 @@ from tangentlens.geometry.spectrum.direction_counts import (
     rankme,
     stable_rank,
 )
-from tangentlens.geometry.spectrum.local_anisotropy import local_anisotropy
+from tangentlens.geometry.spectrum.local_anisotropy import LocalAnisotropy, local_anisotropy
 from tangentlens.geometry.spectrum.partition import partition_isotropy
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.alarms import Alarm
 from tangentlens.lens.lens import Lens
 from tangentlens.lens.schedule import log_steps
 from tangentlens.proxies.semi_nmf import SemiNMF
-from tangentlens.runs.run import open_run
+from tangentlens.runs.run import Run, open_run
 from tangentlens.statistics.corrections import benjamini_hochberg, holm
+from tangentlens.statistics.interval import Interval
 
 __all__ = [
     "Alarm",
+    "Audit",
+    "Chance",
+    "FrequencyBins",
     "InputError",
+    "Interval",
+    "IntrinsicDimension",
     "Lens",
+    "LocalAnisotropy",
+    "LocalGeometry",
+    "ManifoldEntropy",
     "Moments",
+    "Run",
     "SemiNMF",
     "Subspace",
+    "TangentTest",
     "TokenCounts",
     "alpha_req",
     "anisotropy",

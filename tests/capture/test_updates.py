@@ -8,6 +8,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 
 from tangentlens import InputError, Lens, open_run, share
 from tangentlens.capture.updates import UpdateCapture, find_matrices
+from tangentlens.lens.measures import Fitting
 from tangentlens.lens.updates import fitted, matrix_records
 from tangentlens.runs.records import KEY, Record
 from tiny import tiny_batch, tiny_model
@@ -118,7 +119,7 @@ def test_records_are_shares_of_the_step_in_proxies_of_the_step_before(tmp_path):
     records = open_run(tmp_path / "run").records
     assert not records.select(KEY).is_duplicated().any()
     for side, activations, flip in (("input", seen[0][0], False), ("output", seen[0][1], True)):
-        proxies = fitted(activations.detach().flatten(0, 1), 4, seed=0)
+        proxies = fitted(activations.detach().flatten(0, 1), Fitting("semi_nmf", 4, bins=None, seed=0))
         for quantity, change in changes.items():
             for name, order in (("semi_nmf", 1.0), ("semi_nmf", 2.0), ("pca", 1.0)):
                 here = records.filter(
@@ -166,8 +167,9 @@ def test_what_has_no_matrix_is_refused():
         find_matrices(tiny_model(), "mlp.0")
     with pytest.raises(InputError, match="a site must exist in the model, but 'nothing' does not"):
         find_matrices(tiny_model(), "nothing")
+    fitting = Fitting("semi_nmf", 2, bins=None, seed=0)
     with pytest.raises(InputError, match="must not all be zero"):
-        list(matrix_records(Record(model="m"), torch.zeros(3, 8), fitted(torch.randn(50, 8), 2, 0)))
+        list(matrix_records(Record(model="m"), torch.zeros(3, 8), fitted(torch.randn(50, 8), fitting)))
 
 
 class Tied(nn.Module):

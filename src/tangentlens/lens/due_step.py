@@ -86,7 +86,7 @@ def measure_due_step(step: DueStep) -> Outcome:
 
 def gather(step: DueStep, site: Site) -> SiteData:
     """Return what all ranks have of a site. Each rank takes part in every exchange, whatever it lacks itself."""
-    dropped = step.capture.n_backward and not step.capture.ran(site)
+    dropped = not step.capture.ran(site) and any(map(step.capture.ran, step.sites))
     own = None if dropped else step.capture.rows(site)
     return SiteData(
         rows=gathered_rows(own, step.device),
