@@ -8,7 +8,8 @@ import pytest
 from tangentlens.runs.records import SCHEMA, Record, as_frame
 from tangentlens.runs.vocabulary import METRICS, PROXY, VARIANTS, derived, known, proxy_style
 
-PAGE = (Path(__file__).parents[2] / "docs" / "records.md").read_text()
+PATH = Path(__file__).parents[2] / "docs" / "records.md"
+PAGE = re.sub(r"^```.*?^```", "", PATH.read_text(), flags=re.DOTALL | re.MULTILINE)
 
 
 def test_every_metric_and_column_is_on_the_page_of_records():
