@@ -26,7 +26,7 @@ from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.jackknife import leave_one_out
 
 # Controls whose mean share is known in closed form, with what they are; the others are rivals of the proxy.
-CLOSED_FORM = {"normal": "random, orthogonal to the proxy", "random": "random: chance, r/d"}
+CLOSED_FORM = {"normal": "random directions orthogonal to the proxy", "random": "random directions, r/d"}
 CONTROLS = (*CLOSED_FORM, *(name for name in PROXIES if name != DEFAULT))
 # How often a control that is drawn is drawn; its share is the mean.
 N_DRAWS = 8

@@ -148,18 +148,6 @@ class TokenCounts:
             raise InputError(f"alpha must be a number of at most {_LARGEST_ALPHA:g} in size, but is {alpha!r}")
         return (self.counts.double().log() * float(alpha)).where(self.counts > 0, -math.inf)
 
-    def draw_types(self, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
-        """Return token ids drawn independently with the tempered probabilities.
-
-        Args:
-            n: Number of draws.
-            alpha: The power, as in `tempered`.
-            seed: Seed of the draw.
-        """
-        check_whole(1, n=n)
-        check_whole(0, seed=seed)
-        return self.tempered(alpha).multinomial(n, replacement=True, generator=torch.Generator().manual_seed(seed))
-
     def draw_sequences(self, sequences: Any, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
         """Return the indices of `n` sequences, drawn so that token frequencies come closer to the tempered ones.
 

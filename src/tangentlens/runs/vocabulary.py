@@ -137,7 +137,7 @@ _FIXED = {
 # Every subspace that gradients are compared with, the proxy aside.
 VARIANTS = {
     name: Style(f"{name}: {label}", *(_FIXED.get(name) or next(_SPARE)))
-    for name, label in {**{name: proxy.label for name, proxy in PROXIES.items()}, **CLOSED_FORM}.items()
+    for name, label in {**CLOSED_FORM, **{name: proxy.label for name, proxy in PROXIES.items()}}.items()
 }
 
 

@@ -66,7 +66,11 @@ class DemoPlan:
     @classmethod
     def of(cls, config: dict[str, Any]) -> DemoPlan:
         """Return the plan that a run's manifest holds."""
-        return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in config.items()})
+        # JSON has lists in place of tuples.
+        settings: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
+        }
+        return cls(**settings)
 
     def schedule(self) -> list[int]:
         """Return the steps at which to look: logarithmically spaced, the last one included."""
