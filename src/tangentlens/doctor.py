@@ -1,4 +1,4 @@
-"""What would not work on this machine, and why."""
+"""Checks of the machine: what would not work here, and why."""
 
 import importlib.metadata
 import os
@@ -18,7 +18,13 @@ _LEAST_FREE = 200 * 2**20
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at: whether it will do, and what was found."""
+    """The result of one check.
+
+    Attributes:
+        name: What was checked.
+        ok: Whether tangentlens will work with it.
+        found: What was found and, if it is not ok, what to do.
+    """
 
     name: str
     ok: bool
@@ -26,40 +32,47 @@ class Check:
 
 
 def examine() -> list[Check]:
-    """Every check, in a fixed order."""
+    """Return the results of all checks, in a fixed order."""
     return [_python(), *map(_package, _REQUIRED), _threads(), _device(), _disk(), _working_folder(), _arithmetic()]
 
 
 def _python() -> Check:
+    """Check the version of Python."""
     return Check("python", sys.version_info >= (3, 11), f"{platform.python_version()} on {platform.platform()}")
 
 
 def _package(name: str) -> Check:
+    """Check that a package is installed."""
     try:
         return Check(name, True, importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
-        return Check(name, False, "missing; install tangentlens anew, with its dependencies")
+        return Check(name, False, "missing; reinstall tangentlens with its dependencies")
 
 
 def _threads() -> Check:
+    """Check that PyTorch uses no more threads than there are cores."""
     threads, cores = torch.get_num_threads(), os.cpu_count() or 1
-    hint = "" if threads <= cores else "; more threads than cores is slow, unset OMP_NUM_THREADS"
+    hint = "" if threads <= cores else "; more threads than cores are slow, unset OMP_NUM_THREADS"
     return Check("threads", threads <= cores, f"{threads} on {cores} cores{hint}")
 
 
 def _device() -> Check:
+    """Name the device that PyTorch sees."""
     if torch.cuda.is_available():
         return Check("device", True, torch.cuda.get_device_name())
     return Check("device", True, "CPU (no CUDA device is visible to PyTorch)")
 
 
 def _disk() -> Check:
+    """Check that there is room on disk for a run and its report."""
     free = shutil.disk_usage(Path.cwd()).free
-    hint = "" if free >= _LEAST_FREE else "; make room, a run and its report need some 200 MB"
+    hint = "" if free >= _LEAST_FREE else "; make room, a run and its report need about 200 MB"
     return Check("disk", free >= _LEAST_FREE, f"{free / 2**30:.1f} GiB free here{hint}")
 
 
 def _working_folder() -> Check:
+    """Check that the working directory can be written to."""
+
     def write() -> None:
         with tempfile.TemporaryFile(dir=Path.cwd()):
             pass
@@ -68,15 +81,18 @@ def _working_folder() -> Check:
 
 
 def _arithmetic() -> Check:
+    """Check that PyTorch computes the eigenvalues of a simple matrix correctly."""
+
     def decompose() -> None:
         matrix = torch.eye(8, dtype=torch.float64)
         if not torch.allclose(torch.linalg.eigvalsh(matrix @ matrix), torch.ones(8, dtype=torch.float64)):
             raise RuntimeError("eigenvalues of the identity are not 1")
 
-    return _tried("linear algebra", decompose, "fp64 eigenvalues are right", "reinstall PyTorch")
+    return _tried("linear algebra", decompose, "float64 eigenvalues are correct", "reinstall PyTorch")
 
 
 def _tried(name: str, action: Callable[[], None], found: str, hint: str) -> Check:
+    """Return a check that is ok if the action raises no error; `hint` says what to do otherwise."""
     try:
         action()
     except (OSError, RuntimeError) as error:

@@ -88,13 +88,13 @@ def test_every_check_is_done_and_its_numbers_say_what_they_are_over():
     assert page.count("found: ") == page.count("means: ") == len(found.checks)
 
 
-def test_charts_prefer_their_own_plane_where_gradients_are_tangent_and_none_once_they_are_dealt_out():
+def test_charts_prefer_their_own_plane_where_gradients_are_tangent_and_none_once_they_are_permuted():
     rows, projector = sphere()
     gradients = torch.einsum("nij,nj->ni", projector, noise(rows))
     found = own_and_swapped_charts(audited(rows, gradients, length=30, rank=6)).estimates
     assert found["log_ratio"].ci_low > 0
-    dealt = found["log_ratio of dealt gradients"]
-    assert dealt.ci_low < 0 < dealt.ci_high + 0.05
+    permuted = found["log_ratio of permuted gradients"]
+    assert permuted.ci_low < 0 < permuted.ci_high + 0.05
 
 
 def test_another_step_is_told_apart_from_this_one(generator):
@@ -128,7 +128,9 @@ def test_same_seed_same_page():
 
 def test_bad_input_says_what_to_do():
     rows, sequences = noise(torch.zeros(200, 8)), torch.arange(200) // 10
-    with pytest.raises(InputError, match=r"a row for each token, but are \(200, 8\), \(199, 8\) and \(200,\)"):
+    with pytest.raises(
+        InputError, match=r"gradients must be \(200, 8\), a row for each activation, but came as \(199, 8\)"
+    ):
         audit(rows, rows[1:], sequences)
     with pytest.raises(InputError, match="between 1 and 4, half the width, but is 16"):
         audit(rows, rows, sequences)
@@ -171,7 +173,7 @@ def test_charts_of_uneven_size_prefer_nothing_if_gradients_are_unrelated():
         centers = 6 * torch.randn(8, 32, generator=make, dtype=torch.float64)
         rows = centers[cluster] + torch.randn(3000, 32, generator=make, dtype=torch.float64)
         check = own_and_swapped_charts(audited(rows, unrelated(3000, 32, 1.0, seed + 100), length=30, rank=8))
-        claimed += "no plane" not in check.means
+        claimed += "no significant preference" not in check.means
     assert claimed <= 2
 
 
@@ -223,5 +225,5 @@ def test_curvature_along_the_proxy_is_that_of_its_own_directions():
     check = curvature_along_the_proxy(on)
     assert check.estimates["curvature along the proxy"].value < 0.15
     assert check.estimates["curvature"].value == pytest.approx((3 / 8) ** 0.5, rel=0.1)
-    assert check.means == "along the proxy the activations bend less than along random directions"
+    assert check.means == "the curvature along the proxy is significantly below that along random directions"
     assert check.estimates["ratio to pca"].ci_low <= 1 <= check.estimates["ratio to pca"].ci_high

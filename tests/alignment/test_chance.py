@@ -78,7 +78,7 @@ def test_the_normal_control_has_what_the_proxy_leaves(generator):
 
 
 def test_a_rank_beyond_the_room_is_refused(generator):
-    with pytest.raises(InputError, match="between 1 and 4, the dimension of the room for it, but is 5"):
+    with pytest.raises(InputError, match="between 1 and 4, the dimension of the space it is drawn in, but is 5"):
         chance(torch.randn(9, 6, generator=generator), 5, within=haar(4, generator, dim=6))
 
 

@@ -52,7 +52,7 @@ def test_bad_input_says_what_to_do():
     q = Subspace.span(torch.eye(3)[:2])
     with pytest.raises(InputError, match="must not all be zero"):
         share(torch.zeros(4, 3), q)
-    with pytest.raises(InputError, match="lies in R\\^3, but the gradients in R\\^5"):
+    with pytest.raises(InputError, match="the space of the gradients, R\\^5, but lies in R\\^3"):
         share(torch.ones(4, 5), q)
     with pytest.raises(InputError, match="order must be above 0"):
         share(torch.ones(4, 3), q, order=0)

@@ -1,4 +1,4 @@
-"""Proxies against gradients: shares, chance levels, intervals, frequency bins, verdicts.
+"""How much of the gradients lies in a proxy: shares, chance levels, intervals, frequency bins, verdicts.
 
-Takes tensors and subspaces; models and files may not enter here.
+The functions take tensors and subspaces. Models and files may not enter here.
 """

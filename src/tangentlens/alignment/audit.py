@@ -1,4 +1,4 @@
-"""Is the proxy really tangent? Falsifiable checks of that, and a verdict."""
+"""The audit: is the proxy really tangent? Falsifiable checks of that claim, and a verdict."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ class Audit:
 
     @property
     def says(self) -> str:
-        """The verdict in a word.
+        """Return the verdict, a key of `VERDICTS`.
 
-        'tangent', 'normal' or 'indifferent'; 'variance' if the tangent planes of other places take as much; 'unknown'
-        if the data cannot decide.
+        It is 'tangent', 'normal' or 'indifferent'; 'variance' if the tangent planes of other places take as much of the
+        gradients; 'unknown' if none of these could be shown.
         """
         return next((check.says for check in self.checks if check.says is not None), "unknown")
 
     @property
     def table(self) -> pl.DataFrame:
-        """Every number of the audit with its interval: one row per check and number."""
+        """Return every number of the audit with its 95% interval: one row per check and number."""
         return pl.DataFrame(
             [
                 {"check": check.name, "quantity": name, **estimate.columns()}
@@ -81,8 +81,8 @@ def audit(
 ) -> Audit:
     """Check in several ways whether gradients, and the proxy, are tangent to the activations.
 
-    Half of the sequences fit everything; the gradients of the other half test it. A check for which the rows do not
-    suffice is not done, and its place on the page says why.
+    Everything is fitted to the first half of the sequences and tested on the gradients of the second half. A check that
+    the rows do not allow is not done, and the page says why.
 
     Args:
         activations: Rows `(n, d)` at one site.
@@ -90,17 +90,17 @@ def audit(
         sequences: The id of the sequence each row came from, `(n,)`.
         rank: Rank of the proxy.
         dimension: Dimension of the tangent planes; by default the intrinsic dimension of the activations.
-        others: Activations, gradients and sequences of the same site elsewhere, by name, to compare with: another step,
-            an untrained network, shuffled labels.
-        proxies: Subspaces fitted to this site elsewhere, such as at earlier steps.
+        others: Activations, gradients and sequences of the same site under other conditions, by name, to compare with:
+            another step, an untrained network, shuffled labels.
+        proxies: Subspaces fitted to this site under other conditions, such as at earlier steps, by name.
         seed: Seed of everything that is drawn.
-        tokens: Input token ids `(n,)`; with them the tangent test of the audit is binned by frequency.
-        targets: Target token ids `(n,)`, likewise.
+        tokens: Input token ids `(n,)`; if given, the tangent test of the audit is also binned by input frequency.
+        targets: Target token ids `(n,)`; if given, it is also binned by target frequency.
         bins: Frequency bins; by default they are made from the counts of `tokens` and `targets`.
         proxy: The proxy: a name in `tangentlens.proxies.PROXIES`, or a function `(rows, rank, seed) -> Subspace`.
 
     Returns:
-        The checks with every number, and the verdict `says`.
+        The checks with all their numbers, the tangent test of the same rows, and the verdict `says`.
 
     >>> import torch
     >>> from tangentlens import manifolds
@@ -114,9 +114,11 @@ def audit(
     if not 1 <= rank <= dim // 2:
         raise InputError(f"rank must be between 1 and {dim // 2}, half the width, but is {rank}; choose another")
     if dimension is not None and not 1 <= dimension < dim:
-        raise InputError(f"dimension must be between 1 and {dim - 1}, below the width, but is {dimension}")
+        raise InputError(
+            f"dimension must be between 1 and {dim - 1}, below the width, but is {dimension}; choose another"
+        )
     on = AuditData(fit, test, rank, dimension, seed, bins, proxy)
-    # Rows on which nothing can be tested are an error; a single check that they do not allow is left out.
+    # Compute these outside of any check: if they fail, no check is possible, and that is an error of the input.
     _ = on.proxy, on.totals
     checks = [_attempted(name, partial(check, on)) for name, check in CHECKS.items()]
     for name, rows in (others or {}).items():
@@ -127,13 +129,15 @@ def audit(
 
 
 def _attempted(name: str, check: Callable[[], Check]) -> Check:
+    """Return the result of a check or, if the rows do not allow it, one that says why."""
     try:
         return check()
     except InputError as error:
-        return Check(name, f"not done: {error}", "nothing can be said")
+        return Check(name, f"not done: {error}", "no conclusion")
 
 
 def _tangent_test(on: AuditData) -> TangentTest | None:
+    """Return the tangent test, or None if the rows do not allow it."""
     try:
         return on.tangent_test
     except InputError:

@@ -1,4 +1,4 @@
-"""What the checks of the audit share: rows to fit and rows to test, the proxy, anchors and their tangent planes."""
+"""The data that all checks of the audit use: rows to fit and to test, the proxy, anchors and their tangent planes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tangentlens.statistics.bootstrap import bootstrap_means
 from tangentlens.statistics.interval import Interval
 
 N_ANCHORS = 1024
-# The number of entries of all tangent planes together, at most: a quarter of a GiB.
+# All tangent planes together have at most this many entries, a quarter of a GiB in double precision.
 _PLANE_NUMBERS = 2**25
 
 
@@ -49,7 +49,17 @@ class Check:
 
 @dataclass(frozen=True, eq=False)
 class AuditData:
-    """What all checks look at; everything is fitted to `fit` and tested on the gradients of `test`."""
+    """The data of an audit. Everything is fitted to `fit` and tested on the gradients of `test`.
+
+    Attributes:
+        fit: The rows of the first half of the sequences.
+        test: The rows of the second half.
+        rank: The rank of the proxy.
+        dimension: The dimension of tangent planes; None for the intrinsic dimension of the activations.
+        seed: The seed of everything that is drawn.
+        bins: Frequency bins of the tangent test.
+        how: The name of the proxy, or a function `(rows, rank, seed) -> Subspace`.
+    """
 
     fit: TokenRows
     test: TokenRows
@@ -61,34 +71,40 @@ class AuditData:
 
     @cached_property
     def principal(self) -> Principal:
-        """The activations that fit, with their eigendecomposition."""
+        """Return the eigendecomposition of the activations that everything is fitted to."""
         return Principal.of(self.fit.activations)
 
     def fitted(
         self, to: Float[Tensor, "n d"] | Principal, rank: int | None = None, seed: int | None = None
     ) -> Subspace:
-        """Return the proxy of other rows, of another rank or with another seed."""
+        """Return a proxy fitted to the rows `to`.
+
+        Args:
+            to: Activations `(n, d)`, or their eigendecomposition.
+            rank: The rank; that of the audit by default.
+            seed: The seed; that of the audit by default.
+        """
         _, fit = named_proxy(self.how)
         return fit(to, self.rank if rank is None else rank, self.seed if seed is None else seed)
 
     @cached_property
     def proxy(self) -> Subspace:
-        """The tangent proxy."""
+        """Return the proxy that is audited."""
         return self.fitted(self.principal)
 
     @cached_property
     def tangent_test(self) -> TangentTest:
-        """The tangent test of the same rows against every control."""
+        """Return the tangent test of the same rows against every control."""
         return proxy_test(self.principal, self.test, self.rank, bins=self.bins, seed=self.seed, proxy=self.how)
 
     @cached_property
     def totals(self) -> Float[Tensor, "g_plus_1 d d"]:
-        """Second moments of the gradients that test, of all sequences and without each group."""
+        """Return the second moment of the test gradients: of all sequences, then without each group of them."""
         return self.test.second_moments()
 
     @cached_property
     def anchors(self) -> Int[Tensor, "a"]:
-        """Some of the test tokens that have a gradient, in the order of their sequences."""
+        """Return the indices of a random sample of the test tokens whose gradient is not zero, in ascending order."""
         usable = self.test.gradients.abs().amax(dim=1).gt(0).nonzero()[:, 0]
         most = min(N_ANCHORS, max(_PLANE_NUMBERS // (self.proxy.dim * self.plane_dimension), 64))
         drawn = torch.randperm(len(usable), generator=self.generator())[:most].sort().values
@@ -96,21 +112,25 @@ class AuditData:
 
     @cached_property
     def plane_dimension(self) -> int:
-        """The dimension asked for, or the intrinsic one."""
+        """Return `dimension` or, if it is None, the intrinsic dimension of the fitted activations, rounded."""
         return self.dimension or max(round(intrinsic_dimension(self.fit.activations).value), 1)
 
     @cached_property
     def planes(self) -> Float[Tensor, "a d m"]:
-        """The tangent planes at the anchors, from the tokens that fit."""
+        """Return an orthonormal basis of the tangent plane at each anchor, by local PCA of the rows of `fit`."""
         m = self.plane_dimension
         return local_tangents(self.fit.activations, self.test.activations[self.anchors], m, k=max(4 * m, 16))
 
     def generator(self, number: int = 0) -> torch.Generator:
-        """A source of numbers that the seed decides."""
+        """Return a new random generator, seeded with the audit's seed plus `number`."""
         return torch.Generator().manual_seed(self.seed + number)
 
     def anchor_means(self, values: Float[Tensor, "a q"]) -> tuple[Float[Tensor, "draws_plus_1 q"], int]:
-        """Means over anchors, of all sequences and of sequences drawn with replacement; and how many there are."""
+        """Return means over anchors, of all sequences and of each bootstrap draw, and the number of sequences.
+
+        Args:
+            values: One row of quantities for each anchor.
+        """
         means, n = bootstrap_means(values, self.test.sequences[self.anchors], self.seed)
         if n < 2:
             raise InputError(f"anchors must come from at least 2 sequences, but come from {n}; pass more sequences")

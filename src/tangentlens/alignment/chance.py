@@ -1,4 +1,4 @@
-"""What a random subspace of the same rank would take, in closed form."""
+"""Chance: the distribution of a random subspace's share, with its moments in closed form."""
 
 import math
 from dataclasses import dataclass
@@ -17,7 +17,12 @@ from tangentlens.statistics.interval import Interval
 
 @dataclass(frozen=True)
 class Chance:
-    """Mean and standard deviation of the share of a Haar-random subspace; `total` is the share of all the room it has.
+    """The distribution of the share of a Haar-random subspace, approximated by a scaled Beta distribution.
+
+    Attributes:
+        mean: The mean of the share.
+        std: The standard deviation of the share.
+        total: The largest possible share: that of the whole space in which the subspace is drawn.
 
     >>> Chance(mean=0.125, std=0.01, total=1.0)
     Chance(0.125 ± 0.01)
@@ -28,23 +33,24 @@ class Chance:
     total: float
 
     def p_value(self, share: float) -> float:
-        """Probability that a random subspace takes at least `share`: the tail of the Beta law with these moments."""
+        """Return the probability that a random subspace takes at least `share`."""
         if self._is_flat():
             return 1.0 if share <= self.mean * (1 + 1e-6) else 0.0
         return float(special.betaincc(*self._shape(), min(share / self.total, 1.0)))
 
     def interval(self) -> Interval:
-        """The mean, and between what 95% of random subspaces lie."""
+        """Return the mean, with the interval that contains the central 95% of random subspaces."""
         low, high = self.mean, self.mean
         if not self._is_flat():
             low, high = (self.total * float(special.betaincinv(*self._shape(), end)) for end in (0.025, 0.975))
         return Interval(self.mean, low, high, ci_over="control draws")
 
     def _is_flat(self) -> bool:
-        # A flat spectrum leaves nothing to chance, and rounding makes its spread some 1e-8 in place of 0.
+        # If the spectrum is flat, all subspaces have the same share. Rounding then gives a std of about 1e-8, not 0.
         return self.std <= 1e-7 * self.mean
 
     def _shape(self) -> tuple[float, float]:
+        """Return the parameters of the Beta distribution of share / total, by the method of moments."""
         mean, variance = self.mean / self.total, (self.std / self.total) ** 2
         concentration = mean * (1 - mean) / variance - 1
         return mean * concentration, (1 - mean) * concentration
@@ -54,15 +60,15 @@ class Chance:
 
 
 def chance(gradients: Any, rank: int, order: float = 1, within: Subspace | None = None) -> Chance:
-    """Share of a Haar-random subspace of `rank`, in R^d or `within` a subspace.
+    """Return the distribution of the share of a Haar-random subspace, in R^d or `within` a subspace.
 
-    `within=proxy.complement()` is the `normal` control, no `within` the `random` one.
+    Without `within` this is the `random` control; with `within=proxy.complement()` it is the `normal` control.
 
     Args:
         gradients: Rows `(n, d)`, or their `Moments`.
         rank: Rank of the random subspace.
-        order: As for `share`.
-        within: Where the random subspace lies.
+        order: The order of the share, as in `share`.
+        within: The subspace of R^d in which the random subspace is drawn; all of R^d by default.
 
     >>> chance([[2.0, 0.0], [0.0, 1.0]], rank=1).mean
     0.5
@@ -70,7 +76,10 @@ def chance(gradients: Any, rank: int, order: float = 1, within: Subspace | None 
     check_order(order)
     moment = Moments.of(gradients).second_moment()
     if within is not None and within.dim != len(moment):
-        raise InputError(f"`within` lies in R^{within.dim}, but the gradients in R^{len(moment)}; use the same site")
+        raise InputError(
+            f"`within` must lie in the space of the gradients, R^{len(moment)}, but lies in R^{within.dim}; use the "
+            "same site"
+        )
     check_gradients(moment)
     matrix = spectral_power(moment, order)
     if within is not None:
@@ -79,7 +88,13 @@ def chance(gradients: Any, rank: int, order: float = 1, within: Subspace | None 
 
 
 def chance_beside(moment: Float[Tensor, "d d"], q: Subspace, order: float) -> tuple[Chance, Chance]:
-    """Of the rank of `q`: anywhere (`random`) and orthogonal to it (`normal`), from the gradients' second moment."""
+    """Return chance for subspaces of the rank of `q`: anywhere (`random`), and orthogonal to `q` (`normal`).
+
+    Args:
+        moment: The second moment of the gradients.
+        q: The proxy.
+        order: The order of the share, as in `share`.
+    """
     matrix = spectral_power(moment, order)
     square = float(matrix.square().sum())
     # With M restricted to the complement of Q: tr M - tr Q'MQ, and tr M^2 - 2 tr Q'M^2 Q + tr (Q'MQ)^2.
@@ -93,10 +108,16 @@ def chance_beside(moment: Float[Tensor, "d d"], q: Subspace, order: float) -> tu
 
 
 def _of_random(rank: int, room: int, trace: float, square: float) -> Chance:
-    """Moments of tr QQ'M of a Haar-random Q of `rank` in `room` dimensions, from tr M and tr M^2; docs, 'Chance'."""
+    """Return mean and standard deviation of tr QQ'M for a Haar-random Q of `rank` in `room` dimensions.
+
+    The formulas are in docs/measures/alignment.md, 'Chance'; `trace` is tr M and `square` is tr M^2.
+    """
     if not 1 <= rank <= room:
-        raise InputError(f"rank must be between 1 and {room}, the dimension of the room for it, but is {rank}")
-    # What rounding leaves of nothing has no spread.
+        raise InputError(
+            f"rank must be between 1 and {room}, the dimension of the space it is drawn in, but is {rank}; choose "
+            "another"
+        )
+    # A trace this small is a rounding error of 0, and so is the variance computed from it.
     spread = square - trace**2 / room if trace > 1e-12 else 0.0
     factor = 2 * rank * (room - rank) / (room * (room - 1) * (room + 2)) if room > 1 else 0.0
     return Chance(mean=rank * trace / room, std=math.sqrt(max(factor * spread, 0.0)), total=trace)

@@ -1,4 +1,4 @@
-"""Own chart against other charts: do the gradients of a region prefer its own plane to the planes of other regions?"""
+"""The chart test: do the gradients of a chart prefer its own plane to the planes of other charts?"""
 
 from __future__ import annotations
 
@@ -20,7 +20,16 @@ from tangentlens.statistics.jackknife import jackknife, leave_one_out, log_share
 
 @dataclass(frozen=True, eq=False)
 class ChartTest:
-    """Shares of gradients in the plane of their own chart and, on average, in those of the others (`swapped`)."""
+    """The shares of gradients in the plane of their own chart and in the planes of other charts, as means over charts.
+
+    Attributes:
+        rank: The rank of a chart's plane.
+        dim: The width of the site.
+        own: Shares in the own plane by order: of all sequences, then without each group of them.
+        swapped: Mean shares in the planes of the other charts, likewise.
+        wins: The number of charts in which the own share exceeds the swapped one.
+        n_charts: The number of charts that were compared.
+    """
 
     rank: int
     dim: int
@@ -30,11 +39,11 @@ class ChartTest:
     n_charts: int
 
     def share(self, variant: str = "own", order: float = 1.0) -> Interval:
-        """The share of `own` or `swapped` planes, as the mean over charts."""
+        """Return the share of `own` or `swapped` planes, the mean over charts, with its 95% interval over sequences."""
         return share_jackknife({"own": self.own, "swapped": self.swapped}[variant][order])
 
     def log_ratio(self, order: float = 1.0) -> Interval:
-        """ln(own / swapped) with its 95% interval over test sequences."""
+        """Return ln(own / swapped) with its 95% interval over test sequences."""
         own, swapped = (log_share(shares[order]) for shares in (self.own, self.swapped))
         return jackknife(own - swapped)
 
@@ -52,17 +61,17 @@ def chart_test(
     sequences: Int[Tensor, "n"],
     n_groups: int = 16,
 ) -> ChartTest:
-    """Hold the gradients of each chart's tokens against all planes.
+    """Return the shares of each chart's gradients in its own plane and in the planes of the other charts.
 
-    Charts count alike, whatever their energy: so every plane is as often one's own as it is another's, and gradients
-    that know nothing of charts have the same share in both.
+    All charts have equal weight, whatever the energy of their gradients. Every plane is then as often a chart's own as
+    it is another's, and gradients that are unrelated to charts have the same share in both.
 
     Args:
-        charts: Fitted on other sequences than those that come here.
-        chart: Each token's, as `charts.assign` tells it.
-        gradients: Gradients of the loss by the tokens' activations.
-        sequences: The id of the sequence each row came from.
-        n_groups: Groups of sequences for the jackknife.
+        charts: Charts and their planes, fitted to other sequences than those tested here.
+        chart: The chart of each token `(n,)`, as returned by `charts.assign`.
+        gradients: Gradients of the loss with respect to the tokens' activations, `(n, d)`.
+        sequences: The id of the sequence each row came from, `(n,)`.
+        n_groups: Number of groups of sequences for the jackknife.
     """
     groups = sequence_groups(sequences, n_groups)
     n_groups = int(groups.max()) + 1
@@ -70,21 +79,21 @@ def chart_test(
     for number in charts.planes:
         mine = chart == number
         products = group_products(gradients[mine], groups[mine], n_groups)
-        # Each chart must have gradients left whichever group is left out.
+        # Whichever group the jackknife leaves out, a chart must still have gradients.
         if int((products.diagonal(dim1=1, dim2=2).sum(dim=1) > 0).sum()) >= 2:
             parts[str(number)] = products
     planes = {name: charts.planes[int(name)] for name in parts}
-    found: list[tuple[Tensor, Tensor]] = []
+    pairs: list[tuple[Tensor, Tensor]] = []
     for name in planes if len(planes) > 1 else ():
         shares = replicate_shares(leave_one_out(parts[name]), planes, BINNED_ORDERS)
         others = torch.stack([share for other, share in shares.items() if other != name]).mean(dim=0)
-        found.append((shares[name], others))
-    if not found:
+        pairs.append((shares[name], others))
+    if not pairs:
         raise InputError(
             f"the gradients of at least 2 charts must not be zero, but {len(planes)} of {len(charts.planes)} have any; "
             "pass more tokens"
         )
-    own, swapped = (torch.stack(column) for column in zip(*found, strict=True))
+    own, swapped = (torch.stack(column) for column in zip(*pairs, strict=True))
     plane = next(iter(planes.values()))
     return ChartTest(
         rank=plane.rank,
@@ -92,5 +101,5 @@ def chart_test(
         own=dict(zip(BINNED_ORDERS, own.mean(dim=0).unbind(dim=1), strict=True)),
         swapped=dict(zip(BINNED_ORDERS, swapped.mean(dim=0).unbind(dim=1), strict=True)),
         wins=int((own[:, 0, 0] > swapped[:, 0, 0]).sum()),
-        n_charts=len(found),
+        n_charts=len(pairs),
     )

@@ -1,4 +1,4 @@
-"""The checks of the audit, one function each: what was found, in numbers and in words, and what it means."""
+"""The checks of the audit, one function each. docs/measures/audit.md says what each of them measures."""
 
 from __future__ import annotations
 
@@ -28,31 +28,37 @@ from tangentlens.proxies.tail import tail
 from tangentlens.statistics.bootstrap import bootstrap_interval
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.jackknife import jackknife, log_odds, log_share, share_jackknife
-from tangentlens.statistics.words import compare
+from tangentlens.statistics.words import WORDS, Relation, compare, relation
 
 N_CHARTS = 12
-# Planes of other places that an anchor's gradient is held against, and refits of the proxy.
+# The number of other places whose planes each gradient is compared with, and the number of refits of the proxy.
 N_SWAPS, N_REFITS = 8, 5
-# Patches whose curvature is looked at.
+# The number of patches in which curvature is measured.
 N_CURVED = 128
-# Planes that overlap more than this are one plane for the purpose of swapping them.
+# If the planes of different places overlap more than this, they are all one plane, and swapping them shows nothing.
 SAME_PLANE = 0.9
-# The word that sums up an audit is held to more than the 95% of its numbers, and takes more than a tenth of chance.
+# The verdict needs a higher confidence level than the 95% of the numbers, and a difference from chance of a tenth.
 LEVEL, MARGIN = 0.999, math.log(1.1)
-# To call two shares alike, their ratio must be known to lie within this.
+# Two shares count as alike if the whole interval of their ratio lies within this.
 ALIKE = math.log(1.25)
 
+# What each verdict means, as the end of the sentence 'the gradients are ...'.
 VERDICTS = {
-    "tangent": "tangent: they prefer the tangent plane of their own place",
-    "normal": "normal: they avoid the tangent plane of their place",
-    "indifferent": "indifferent to the tangent plane of their place",
-    "variance": "along directions of high variance, but no more along the tangent plane of their place than of others",
-    "unknown": "not judged: too few tokens, or gradients in too few directions, to tell",
+    "tangent": "tangent: their share in the tangent plane of their own place is significantly above chance, and other "
+    "places with other planes do not explain it",
+    "normal": "normal: their share in the tangent plane of their own place is significantly below chance",
+    "indifferent": "indifferent: their share in the tangent plane of their own place is within 25% of chance",
+    "variance": "along directions of high variance: their share in the tangent plane of their own place is "
+    "significantly above chance, but less than 25% above their share in the planes of other places",
+    "unknown": "not judged: there are too few tokens, or the gradients have too few directions, for a conclusion",
 }
 
 
 def in_tangent_planes(on: AuditData) -> Check:
-    """Gradients of single tokens in the tangent plane of their own place, beside planes of other places."""
+    """Compare the gradient's share in the tangent plane of its own place with chance and with planes of other places.
+
+    This is the check that decides on the verdict.
+    """
     planes, gradients = on.planes, normalize(on.test.gradients[on.anchors].double(), dim=1, eps=1e-300)
     own = torch.einsum("ad,adm->am", gradients, planes).square().sum(dim=1)
     others, overlaps = [], []
@@ -71,10 +77,10 @@ def in_tangent_planes(on: AuditData) -> Check:
     says = _judge(sure, sure_of_place, to_chance, p_value, alike)
     return Check(
         "local tangents",
-        f"{share} of a gradient's energy lies in the tangent plane of its place (dimension {planes.shape[2]}, chance "
-        f"{turned.mean:.3g}): {to_chance.exp()} times chance (p = {p_value:.2g} for planes turned at random), "
-        f"{to_swapped.exp()} times the planes of other places, which overlap with it by {alike:.2f} ({len(planes)} "
-        "anchors)",
+        f"the share of a gradient's energy in the tangent plane of its own place (dimension {planes.shape[2]}) is "
+        f"{share}. That is {to_chance.exp()} times chance, {turned.mean:.3g} (p = {p_value:.2g} for planes in a random "
+        f"rotation), and {to_swapped.exp()} times its share in the planes of other places, which overlap with its own "
+        f"by {alike:.2f} ({len(planes)} anchors)",
         f"the gradients are {VERDICTS[says]}",
         {"share": share, "log_ratio to chance": to_chance, "log_ratio to other places": to_swapped},
         says,
@@ -82,7 +88,10 @@ def in_tangent_planes(on: AuditData) -> Check:
 
 
 def _random_planes(planes: Float[Tensor, "a d m"], gradients: Float[Tensor, "a d"]) -> Chance:
-    """The mean share if all planes were turned together by one random rotation: docs/concepts.md, 'Audit'."""
+    """Return the distribution of the mean share if all planes are turned together by one random rotation.
+
+    Its variance is derived in docs/measures/audit.md, 'local tangents'.
+    """
     a, d, m = planes.shape
     stacked = planes.transpose(0, 1).reshape(d, a * m)
     of_planes, of_gradients = stacked @ stacked.T / a, gradients.T @ gradients / a
@@ -91,7 +100,15 @@ def _random_planes(planes: Float[Tensor, "a d m"], gradients: Float[Tensor, "a d
 
 
 def _judge(sure: Interval, sure_of_place: Interval, likely: Interval, p_value: float, alike: float) -> str:
-    """The word: from the ratio to chance and to other places at `LEVEL`, that to chance at 95%, and random planes."""
+    """Return the verdict, a key of `VERDICTS`.
+
+    Args:
+        sure: The log-ratio to chance, with its interval at `LEVEL`.
+        sure_of_place: The log-ratio to the planes of other places, with its interval at `LEVEL`.
+        likely: The log-ratio to chance, with its 95% interval.
+        p_value: The probability that planes in a random rotation have at least this share.
+        alike: The mean overlap of the planes of different places.
+    """
     if sure.ci_high < -MARGIN and p_value > LEVEL:
         return "normal"
     if sure.ci_low > MARGIN and p_value < 1 - LEVEL:
@@ -102,96 +119,107 @@ def _judge(sure: Interval, sure_of_place: Interval, likely: Interval, p_value: f
 
 
 def proxy_and_tangents(on: AuditData) -> Check:
-    """How much of the tangent planes, and of the normals, the proxy holds."""
+    """Compare how much of the tangent planes and of their orthogonal complements, the normals, the proxy contains."""
     rank, (d, m) = on.proxy.rank, on.planes.shape[1:]
     if m == d:
-        raise InputError(f"tangent planes must leave room for normals, but the dimension is {m}, that of the space")
+        raise InputError(
+            f"tangent planes must have a lower dimension than the space, but both have {m}; pass a lower dimension"
+        )
     inside = torch.einsum("dr,adm->arm", on.proxy.basis, on.planes)
     taken = inside.square().sum(dim=(1, 2))
     angles = torch.linalg.svdvals(inside).clamp(0, 1).acos().rad2deg()
     means, n = on.anchor_means(torch.stack([taken / m, (rank - taken) / (d - m)], dim=1))
     tangent, normal = (bootstrap_interval(log_odds(means[:, column]), n).from_log_odds() for column in (0, 1))
     ratio = bootstrap_interval(log_share(means[:, 0]) - log_share(means[:, 1]), n)
-    closer = (
-        "tangents than to normals" if ratio.ci_low > 0 else "normals than to tangents" if ratio.ci_high < 0 else None
-    )
     return Check(
         "proxy and tangents",
-        f"the proxy holds {tangent} of the tangent planes and {normal} of the normals (chance {rank / d:.3g}); median "
-        f"principal angles {float(angles[:, 0].median()):.0f} to {float(angles[:, -1].median()):.0f} degrees",
-        f"the proxy is closer to {closer}" if closer else "the proxy is as close to normals as to tangents",
+        f"the proxy contains {tangent} of the tangent planes and {normal} of their orthogonal complements, the normals "
+        f"(chance {rank / d:.3g}); the medians of the smallest and largest principal angle between the proxy and a "
+        f"tangent plane are {float(angles[:, 0].median()):.0f} and {float(angles[:, -1].median()):.0f} degrees",
+        f"the part of the tangent planes that the proxy contains is {WORDS[relation(ratio)]} its part of the normals",
         {"tangents in the proxy": tangent, "normals in the proxy": normal, "log_ratio": ratio},
     )
 
 
 def curvature_along_the_proxy(on: AuditData) -> Check:
-    """How much the activations bend along the proxy, beside directions of high and of low variance, and random ones."""
+    """Compare curvature along the proxy with that along random directions and directions of high and low variance."""
     rank = on.proxy.rank
-    found = local_geometry(on.fit.activations, N_CURVED, dimension=on.dimension, seed=on.seed)
+    geometry = local_geometry(on.fit.activations, N_CURVED, dimension=on.dimension, seed=on.seed)
     controls = {
         "random": random(on.proxy.dim, rank, on.seed),
         "pca": pca(on.principal, rank),
         "tail": tail(on.principal, rank),
     }
-    ratios = {name: found.along_ratio(on.proxy, control) for name, control in controls.items()}
+    along = geometry.along(on.proxy)
+    ratios = {name: geometry.along_ratio(on.proxy, control) for name, control in controls.items()}
     to_random = ratios["random"]
-    word = "less than" if to_random.ci_high < 1 else "more than" if to_random.ci_low > 1 else "no less and no more than"
+    # These are ratios and not log-ratios, so they are compared with 1.
+    kind: Relation = "below" if to_random.ci_high < 1 else "above" if to_random.ci_low > 1 else "undecided"
+    means = f"the curvature along the proxy is {WORDS[kind]} that along random directions"
     if math.isnan(to_random.value):
-        word = "too little to be compared with"
+        means = "the curvature is too small to compare the proxy with random directions"
     return Check(
         "curvature",
-        f"along what is tangent of the proxy the activations bend by {found.along(on.proxy)} (all directions "
-        f"{found.rms_curvature}, dimension {found.dimension}, patches of {found.k} tokens, radius {found.radius:.3g}): "
-        + "; ".join(f"{ratio} times {name}" for name, ratio in ratios.items()),
-        f"along the proxy the activations bend {word} along random directions"
-        + (
-            "" if found.resolved else "; but tangent planes do not stand out here, so this is about patches as they are"
-        ),
-        {"curvature along the proxy": found.along(on.proxy), "curvature": found.rms_curvature}
+        f"the rms curvature of the activations along the tangent part of the proxy is {along} (along all tangent "
+        f"directions {geometry.rms_curvature}; dimension {geometry.dimension}, patches of {geometry.k} tokens with "
+        f"radius {geometry.radius:.3g}). That is "
+        + "; ".join(f"{ratio} times that along {name}" for name, ratio in ratios.items()),
+        means
+        + ("" if geometry.resolved else "; but tangent planes are not resolved here: this is about whole patches"),
+        {"curvature along the proxy": along, "curvature": geometry.rms_curvature}
         | {f"ratio to {name}": ratio for name, ratio in ratios.items()},
     )
 
 
 def own_and_swapped_charts(on: AuditData) -> Check:
-    """Own chart against other charts, and the same after gradients were dealt to other tokens."""
-    found = charts(on.principal, N_CHARTS, max(on.rank // 2, 1), on.seed)
-    dealt = torch.randperm(len(on.test.sequences), generator=on.generator()).to(on.test.sequences.device)
-    chart = found.assign(on.test.activations)
+    """Compare the share of a chart's gradients in its own plane with that in the planes of other charts.
+
+    As a null, the comparison is repeated with the gradients randomly permuted over tokens.
+    """
+    fitted = charts(on.principal, N_CHARTS, max(on.rank // 2, 1), on.seed)
+    permutation = torch.randperm(len(on.test.sequences), generator=on.generator()).to(on.test.sequences.device)
+    chart = fitted.assign(on.test.activations)
     real, null = (
-        chart_test(found, chart, gradients, on.test.sequences)
-        for gradients in (on.test.gradients, on.test.gradients[dealt])
+        chart_test(fitted, chart, gradients, on.test.sequences)
+        for gradients in (on.test.gradients, on.test.gradients[permutation])
     )
-    energy, anisotropy, of_dealt = real.log_ratio(1.0), real.log_ratio(2.0), null.log_ratio(1.0)
-    beyond = energy.ci_low > max(of_dealt.ci_high, 0.0)
-    prefers = "its own plane" if beyond else "other charts' planes" if energy.ci_high < 0 else "no plane"
+    energy, anisotropy, permuted = real.log_ratio(1.0), real.log_ratio(2.0), null.log_ratio(1.0)
+    if energy.ci_low > max(permuted.ci_high, 0.0):
+        means = "a chart's gradients significantly prefer its own plane, which one global subspace cannot explain"
+    elif energy.ci_high < 0:
+        means = "a chart's gradients significantly prefer the planes of other charts"
+    else:
+        means = "a chart's gradients have no significant preference for its own plane"
     return Check(
         "charts",
-        f"own planes (rank {real.rank}, chance {real.rank / real.dim:.3g}) take {real.share()} of the energy and other "
-        f"charts' planes {real.share('swapped')}: {energy.exp()} times, {anisotropy.exp()} times at order 2; own wins "
-        f"in {real.wins} of {real.n_charts} charts. With gradients dealt to other tokens: {of_dealt.exp()} times",
-        f"a chart's gradient prefers {prefers}" + (", which one global subspace cannot explain" if beyond else ""),
-        {"log_ratio": energy, "log_ratio at order 2": anisotropy, "log_ratio of dealt gradients": of_dealt},
+        f"the share of a chart's gradients in its own plane (rank {real.rank}, chance {real.rank / real.dim:.3g}) is "
+        f"{real.share()}, and in the planes of other charts {real.share('swapped')}: a ratio of {energy.exp()} for "
+        f"energy and {anisotropy.exp()} for anisotropy. The own share is larger in {real.wins} of {real.n_charts} "
+        f"charts. With gradients randomly permuted over tokens, the ratio for energy is {permuted.exp()}",
+        means,
+        {"log_ratio": energy, "log_ratio at order 2": anisotropy, "log_ratio of permuted gradients": permuted},
     )
 
 
 def against_controls(on: AuditData) -> Check:
-    """The tangent test against every control."""
+    """Compare the energy share of the proxy with that of every control."""
     test = on.tangent_test
     ratios = {control: test.log_ratio(control) for control in test.variants[1:]}
     p_values = {name: test.p_values.get(Cell(name, 1.0, "all")) for name in ratios}
-    beaten = [name for name, ratio in ratios.items() if ratio.ci_low > 0 and (p_values[name] or 0.0) < 0.05]
-    rest = [name for name in ratios if name not in beaten]
+    below = [name for name, ratio in ratios.items() if ratio.ci_low > 0 and (p_values[name] or 0.0) < 0.05]
+    rest = [name for name in ratios if name not in below]
     return Check(
         "controls",
-        f"the proxy takes {test.share()} of the energy: "
+        f"the energy share of the proxy is {test.share()}: "
         + "; ".join(compare(name, ratio, p_values[name]) for name, ratio in ratios.items()),
-        f"it takes more than {', '.join(beaten) or 'none'}, and not more than {', '.join(rest) or 'none'}",
+        f"its share is significantly above that of: {', '.join(below) or 'none'}; not significantly above that of: "
+        f"{', '.join(rest) or 'none'}",
         {f"log_ratio to {name}": ratio for name, ratio in ratios.items()},
     )
 
 
 def stability(on: AuditData) -> Check:
-    """The proxy of other seeds and of resampled sequences."""
+    """Refit the proxy with other seeds and to resampled sequences, and compare the refits with it."""
     refits = {
         "seeds": [on.fitted(on.principal, seed=on.seed + number) for number in range(1, N_REFITS + 1)],
         "resampled sequences": [on.fitted(_resampled(on, number)) for number in range(N_REFITS)],
@@ -205,25 +233,27 @@ def stability(on: AuditData) -> Check:
     least = min(value.ci_low for name, value in estimates.items() if name.startswith("overlap"))
     return Check(
         "stability",
-        "; ".join(f"{name} {value}" for name, value in estimates.items()) + " (mean, least and most)",
-        f"refits have at least {least:.0%} of the proxy in common with it",
+        "; ".join(f"{name} {value}" for name, value in estimates.items())
+        + " (mean [lowest, highest]; overlap is the mean squared cosine of the principal angles)",
+        f"every refit overlaps with the proxy by at least {least:.0%}",
         estimates,
     )
 
 
 def _resampled(on: AuditData, number: int) -> Float[Tensor, "n d"]:
-    """The activations of as many sequences as there are, drawn with replacement."""
+    """Return the activations of as many sequences as there are, drawn with replacement."""
     names, index = on.fit.sequences.unique(return_inverse=True)
     drawn = torch.randint(0, len(names), (len(names),), generator=on.generator(number)).tolist()
     return torch.cat([on.fit.activations[index == sequence] for sequence in drawn])
 
 
 def _range(values: list[float], over: str) -> Interval:
+    """Return the mean of the values, with their range in place of an interval."""
     return Interval(sum(values) / len(values), min(values), max(values), over)
 
 
 def rank_sweep(on: AuditData) -> Check:
-    """Share over chance at ranks from 2 to half the width, and over pca."""
+    """Compare the energy share of the proxy with chance and with pca, at ranks from 2 to half the width."""
     d = on.proxy.dim
     ranks = [2**power for power in range(1, 13) if 2**power <= min(d // 2, len(on.fit.sequences))]
     enrichment, to_pca = {}, {}
@@ -233,33 +263,36 @@ def rank_sweep(on: AuditData) -> Check:
         enrichment[rank] = jackknife(log_share(shares["proxy"][:, 0]) - math.log(proxy.rank / d)).exp()
         to_pca[rank] = _ratio(*shares.values())
     above = [str(rank) for rank in ranks if enrichment[rank].ci_low > 1]
-    beaten = [str(rank) for rank in ranks if to_pca[rank].ci_low > 0]
+    above_pca = [str(rank) for rank in ranks if to_pca[rank].ci_low > 0]
     return Check(
         "rank",
-        "; ".join(f"{rank}: {enrichment[rank]} times chance, {to_pca[rank].exp()} times pca" for rank in ranks),
-        f"above chance at ranks {', '.join(above) or 'none'}; above pca at ranks {', '.join(beaten) or 'none'}",
+        "the energy share of the proxy is "
+        + "; ".join(
+            f"{enrichment[rank]} times chance and {to_pca[rank].exp()} times pca at rank {rank}" for rank in ranks
+        ),
+        f"significantly above chance at ranks: {', '.join(above) or 'none'}; significantly above pca at ranks: "
+        f"{', '.join(above_pca) or 'none'}",
         {f"enrichment at {rank}": value for rank, value in enrichment.items()}
         | {f"log_ratio to pca at {rank}": value for rank, value in to_pca.items()},
     )
 
 
 def centred_or_raw(on: AuditData) -> Check:
-    """The proxy of rows around their mean, beside that of rows as they are."""
+    """Compare the proxy with one that is fitted to rows from which the mean was not subtracted."""
     raw = SemiNMF(on.rank, center=False, seed=on.seed).fit(on.fit.activations).subspace()
     shares = replicate_shares(on.totals, {"proxy": on.proxy, "raw": raw}, (1.0,))
     ratio, share = _ratio(*shares.values()), share_jackknife(shares["raw"][:, 0])
-    word = "more" if ratio.ci_low > 0 else "less" if ratio.ci_high < 0 else "as much, as far as can be told,"
     return Check(
         "centred or raw",
-        f"the raw proxy takes {share} of the energy, the centred one {ratio.exp()} times as much; they overlap by "
-        f"{on.proxy.overlap(raw):.2f}",
-        f"the centred proxy takes {word} of the gradient",
+        f"the energy share of the raw proxy, fitted to uncentred rows, is {share}, and that of the centred proxy is "
+        f"{ratio.exp()} times as large; the two overlap by {on.proxy.overlap(raw):.2f}",
+        f"the energy share of the centred proxy is {WORDS[relation(ratio)]} that of the raw proxy",
         {"share of the raw proxy": share, "log_ratio": ratio},
     )
 
 
 def random_signs(on: AuditData) -> Check:
-    """Signs per token leave every second moment as it is, and so every share."""
+    """Show that random signs of the gradients are no null: they change no second moment, and so no share."""
     signs = torch.randint(0, 2, (len(on.test.sequences), 1), generator=on.generator()).mul(2).sub(1)
     flipped = replace(on.test, gradients=on.test.gradients * signs.to(on.test.gradients))
     before, after = (
@@ -268,60 +301,66 @@ def random_signs(on: AuditData) -> Check:
     )
     return Check(
         "random signs",
-        f"with a random sign for each token's gradient the energy share is {after:.4g}, without {before:.4g}",
-        "shares see second moments, which have no sign: this null cannot differ, and says nothing",
+        f"with a random sign for each token's gradient, the energy share is {after:.4g}; without, it is {before:.4g}",
+        "shares depend on second moments, which have no sign, so this null cannot differ and says nothing",
     )
 
 
 def against(on: AuditData, name: str, rows: TokenRows) -> Check:
-    """The same site elsewhere: what its proxy takes there, and what each proxy takes of the other's gradients."""
+    """Test this proxy and that of the same site under other conditions, each on its own and on the other's gradients.
+
+    Args:
+        on: The data of the audit.
+        name: What the other conditions are called.
+        rows: The rows of the site under these conditions.
+    """
     fit, test = rows.halves()
     if fit.activations.shape[1] != on.proxy.dim:
-        raise InputError(f"rows of {name} must have width {on.proxy.dim}, but have {fit.activations.shape[1]}")
+        raise InputError(
+            f"rows of {name} must have width {on.proxy.dim}, but have {fit.activations.shape[1]}; use the same site"
+        )
     theirs = on.fitted(fit.activations)
     pair = {"this proxy": on.proxy, f"that of {name}": theirs}
-    here, there = (replicate_shares(totals, pair, (1.0,)) for totals in (on.totals, test.second_moments()))
+    on_these, on_those = (replicate_shares(totals, pair, (1.0,)) for totals in (on.totals, test.second_moments()))
     estimates = {
         f"{whose} on {gradients}": share_jackknife(shares[whose][:, 0])
-        for gradients, shares in (("these gradients", here), (f"those of {name}", there))
+        for gradients, shares in (("these gradients", on_these), (f"those of {name}", on_those))
         for whose in pair
     }
-    (ours, *_, their_own), ratio = estimates.values(), _ratio(*here.values())
-    more = (
-        "more"
-        if ours.ci_low > their_own.ci_high
-        else "less"
-        if ours.ci_high < their_own.ci_low
-        else "no more and no less"
+    (ours, *_, their_own), ratio = estimates.values(), _ratio(*on_these.values())
+    # The two shares are of different sequences, so their intervals are compared, not that of a ratio.
+    own: Relation = (
+        "above" if ours.ci_low > their_own.ci_high else "below" if ours.ci_high < their_own.ci_low else "undecided"
     )
-    better = "better" if ratio.ci_low > 0 else "worse" if ratio.ci_high < 0 else "no better"
     return Check(
         f"against {name}",
-        "; ".join(f"{what} {value}" for what, value in estimates.items())
+        "energy shares: "
+        + "; ".join(f"{what} {value}" for what, value in estimates.items())
         + f" (chance {on.proxy.rank / on.proxy.dim:.3g}); the proxies overlap by {on.proxy.overlap(theirs):.2f}",
-        f"this proxy takes {more} of these gradients than that of {name} does of its own; on these gradients it does "
-        f"{better} than that of {name}",
+        f"the share of this proxy on these gradients is {WORDS[own]} that of the proxy of {name} on its own gradients, "
+        f"and {WORDS[relation(ratio)]} that of the proxy of {name} on these gradients",
         estimates | {"log_ratio of the proxies on these gradients": ratio},
     )
 
 
 def fitted_elsewhere(on: AuditData, proxies: Mapping[str, Subspace]) -> Check:
-    """What proxies of other steps take of these gradients."""
+    """Compare the energy share of proxies that were fitted under other conditions with chance, on these gradients."""
     shares = replicate_shares(on.totals, {**proxies, "proxy": on.proxy}, (1.0,))
     estimates = {f"share of {name}": share_jackknife(shares[name][:, 0]) for name in proxies}
     chance = {name: proxy.rank / proxy.dim for name, proxy in proxies.items()}
-    ahead = [name for name in proxies if estimates[f"share of {name}"].ci_low > chance[name]]
+    above = [name for name in proxies if estimates[f"share of {name}"].ci_low > chance[name]]
     return Check(
         "fitted elsewhere",
-        "; ".join(f"{name} takes {estimates[f'share of {name}']}" for name in proxies)
-        + f"; its own {share_jackknife(shares['proxy'][:, 0])} (chance {on.proxy.rank / on.proxy.dim:.3g})",
-        f"above chance already: {', '.join(ahead)}" if ahead else "none of them is above chance on these gradients",
+        "energy shares on these gradients: "
+        + "; ".join(f"{name} {estimates[f'share of {name}']}" for name in proxies)
+        + f"; this proxy {share_jackknife(shares['proxy'][:, 0])} (chance {on.proxy.rank / on.proxy.dim:.3g})",
+        f"significantly above chance on these gradients: {', '.join(above) or 'none'}",
         estimates,
     )
 
 
 def _ratio(one: Float[Tensor, "replicates orders"], other: Float[Tensor, "replicates orders"]) -> Interval:
-    """The log-ratio of two energy shares over sequences."""
+    """Return the log-ratio of two energy shares with its 95% interval over sequences."""
     return jackknife(log_share(one[:, 0]) - log_share(other[:, 0]))
 
 

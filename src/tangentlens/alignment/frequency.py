@@ -1,4 +1,4 @@
-"""Frequency bins: which tokens are frequent, so that shares can be told apart by it."""
+"""Frequency bins, to compare shares between frequent and rare tokens."""
 
 from __future__ import annotations
 
@@ -17,9 +17,14 @@ N_BINS = 4
 
 @dataclass(frozen=True, eq=False)
 class FrequencyBins:
-    """A bin for every token type: bin 0 holds the rarest types, the last the most frequent; -1 if never counted.
+    """A bin for every token type, such that each bin holds about the same number of tokens of the corpus.
 
-    Each bin holds about the same number of tokens of the corpus, so the frequent bins hold few types.
+    The bins of frequent types therefore hold few types.
+
+    Attributes:
+        bin_of: The bin of each token id: 0 for the rarest types, `n_bins` - 1 for the most frequent, -1 for types that
+            were never counted.
+        n_bins: The number of bins.
     """
 
     bin_of: Int[Tensor, "vocabulary"]
@@ -27,7 +32,11 @@ class FrequencyBins:
 
     @classmethod
     def of(cls, counts: Any, n_bins: int = N_BINS) -> FrequencyBins:
-        """Bins of equal token mass from counts by token id.
+        """Return bins of about equal token mass.
+
+        Args:
+            counts: The number of occurrences of each token id, `(vocabulary,)`.
+            n_bins: The number of bins.
 
         >>> FrequencyBins.of(torch.tensor([0, 100, 50, 25, 25]), n_bins=2).bin_of.tolist()
         [-1, 1, 0, 0, 0]
@@ -43,19 +52,20 @@ class FrequencyBins:
         return cls(bins, n_bins)
 
     def assign(self, tokens: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
-        """The bin of each token; ids outside the vocabulary (such as -100, 'no target') get -1."""
+        """Return the bin of each token; -1 for ids outside the vocabulary, such as -100, 'no target'."""
         known = (tokens >= 0) & (tokens < len(self.bin_of))
         bins = self.bin_of.to(tokens.device)[tokens.where(known, 0)]
         return bins.where(known, -1)
 
 
 def checked_counts(given: Any) -> Tensor:
-    """A number of at least 0 for each token id, not all 0."""
+    """Return token counts as a tensor `(vocabulary,)`, or raise if they are not at least 0 or all 0."""
     counts = as_numbers("token counts", given)
     if counts.ndim != 1 or not bool((counts >= 0).all()):
         raise InputError(
-            f"token counts must be a number of at least 0 for each token id, but their shape is "
-            f"{tuple(counts.shape)}" + ("" if counts.ndim != 1 else " and some are negative or NaN")
+            f"token counts must be a number of at least 0 for each token id, but their shape is {tuple(counts.shape)}"
+            + ("" if counts.ndim != 1 else " and some are negative or NaN")
+            + "; count a corpus first"
         )
     if not bool(counts.any()):
         raise InputError("token counts must not all be zero, but they are; count a corpus first")

@@ -1,4 +1,4 @@
-"""Activations, their gradients, and where each row came from: what every test of alignment looks at."""
+"""Token rows: activations, their gradients, and the sequence and token that each row came from."""
 
 from __future__ import annotations
 
@@ -38,7 +38,15 @@ class TokenRows:
 
     @classmethod
     def of(cls, activations: Any, gradients: Any, sequences: Any, tokens: Any = None, targets: Any = None) -> TokenRows:
-        """Return checked rows: finite, with a gradient and a sequence for each; ids may be left out."""
+        """Return rows that have been checked: finite, and with a gradient and a sequence for each activation.
+
+        Args:
+            activations: Rows `(n, d)`.
+            gradients: Gradients of the loss with respect to the activations, `(n, d)`.
+            sequences: The id of the sequence each row came from, `(n,)`.
+            tokens: Input token ids `(n,)`; unknown if left out.
+            targets: Target token ids `(n,)`; unknown if left out.
+        """
         rows, grads = as_rows(activations), as_rows(gradients)
         ids = {"sequences": sequences, "tokens": tokens, "targets": targets}
         known = {
@@ -51,13 +59,14 @@ class TokenRows:
         ):
             if x.shape != shape:
                 raise InputError(
-                    f"{name} must be {tuple(shape)}, a row for each activation, but came as {tuple(x.shape)}"
+                    f"{name} must be {tuple(shape)}, a row for each activation, but came as {tuple(x.shape)}; take "
+                    "them from the same tokens"
                 )
         return cls(rows, grads, **known)
 
     @classmethod
     def none(cls, width: int, device: torch.device) -> TokenRows:
-        """Return no rows of the given width."""
+        """Return an empty set of rows of the given width."""
         nothing, ids = torch.empty(0, width, device=device), torch.empty(0, dtype=torch.int64, device=device)
         return cls(nothing, nothing, ids, ids, ids)
 
@@ -70,7 +79,10 @@ class TokenRows:
         return self[fit], self[~fit]
 
     def second_moments(self, n_groups: int = 16) -> Float[Tensor, "g_plus_1 d d"]:
-        """Return the gradients' second moment, of all sequences and without each group that has any gradient."""
+        """Return the second moment of the gradients: of all sequences, then without each group of them.
+
+        Groups whose gradients are all zero are not counted.
+        """
         groups = sequence_groups(self.sequences, n_groups)
         parts = group_products(self.gradients, groups, int(groups.max()) + 1)
         parts = parts[parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0]
@@ -88,10 +100,10 @@ def no_gradients() -> InputError:
 
 
 def as_ids(x: Any, name: str, device: torch.device) -> Int[Tensor, "n"]:
-    """Return `x` as whole numbers, one for each row."""
+    """Return `x` as a tensor of whole numbers on `device`, or raise an error that speaks of `name`."""
     ids = as_numbers(name, x).to(device)
     if ids.is_floating_point() or ids.dtype == torch.bool:
-        raise InputError(f"{name} must be whole numbers, one for each row, but are {ids.dtype}")
+        raise InputError(f"{name} must be whole numbers, one for each row, but are {ids.dtype}; convert them to int64")
     return ids.long()
 
 

@@ -1,4 +1,4 @@
-"""The share family: which part of the gradient's energy, or of its anisotropy, lies in a subspace."""
+"""The share family: what part of the gradients' energy, or of their anisotropy, lies in a subspace."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,19 +13,22 @@ from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
 
-# The orders that are reported, and what each is the share of.
+# The orders that are reported, and the quantity of which each one is a share.
 ORDERS = {1.0: "energy", 2.0: "anisotropy", math.inf: "leading direction"}
-# Frequency bins and charts have few tokens each, and no reliable leading direction.
+# Frequency bins and charts have few tokens each, too few to estimate a leading direction reliably.
 BINNED_ORDERS = (1.0, 2.0)
 
 
 def share(gradients: Any, q: Subspace, order: float = 1) -> float:
-    """sum_k lambda_k^order |Q^T v_k|^2 / sum_k lambda_k^order over the second moment of the gradients.
+    """Return the share of the gradients in a subspace, between 0 and 1.
+
+    It is sum_k lambda_k^order |Q^T v_k|^2 / sum_k lambda_k^order, over the eigenvalues lambda_k and eigenvectors v_k of
+    the second moment of the gradients.
 
     Args:
         gradients: Rows `(n, d)`, or their `Moments`.
-        q: The subspace.
-        order: 1 for the energy share, 2 for the anisotropy share, `math.inf` for the leading direction's.
+        q: The subspace of R^d, with basis Q.
+        order: 1 for the share of the energy, 2 for that of the anisotropy, `math.inf` for the leading direction's.
 
     >>> gradients = [[2.0, 0.0], [0.0, 1.0]]
     >>> axis = Subspace.span([[1.0, 0.0]])
@@ -34,7 +37,10 @@ def share(gradients: Any, q: Subspace, order: float = 1) -> float:
     """
     moment = Moments.of(gradients).second_moment()
     if q.dim != len(moment):
-        raise InputError(f"the subspace lies in R^{q.dim}, but the gradients in R^{len(moment)}; use the same site")
+        raise InputError(
+            f"the subspace must lie in the space of the gradients, R^{len(moment)}, but lies in R^{q.dim}; use the "
+            "same site"
+        )
     check_order(order)
     return float(moment_shares(moment, {"q": q}, (order,))[0, 0])
 
@@ -45,16 +51,18 @@ def moment_shares(
     orders: Sequence[float],
     start: Float[Tensor, "d c"] | None = None,
 ) -> Float[Tensor, "subspaces orders"]:
-    """Every share of every order from one product with all bases. Orders 1, 2 and inf need no eigendecomposition.
+    """Return the share of every subspace at every order.
+
+    All shares come from one product with all bases. Orders 1, 2 and inf need no full eigendecomposition.
 
     Args:
-        moment: Second moment of the gradients.
-        subspaces: Whose shares.
-        orders: Of the shares.
-        start: Leading eigenvectors of a moment close by, to find this one's sooner.
+        moment: The second moment of the gradients, `(d, d)`.
+        subspaces: The subspaces by name.
+        orders: The orders of the shares.
+        start: Leading eigenvectors of a similar moment, `(d, c)`, to find those of this one faster.
     """
     check_gradients(moment)
-    # Squares of very small or large moments would vanish or overflow.
+    # Without this, the squares of very small or large moments would underflow or overflow.
     moment = moment / moment.trace()
     bases = torch.cat([q.basis for q in subspaces.values()], dim=1)
     image = moment @ bases
@@ -78,13 +86,20 @@ def replicate_shares(
     orders: Sequence[float],
     start: Float[Tensor, "d c"] | None = None,
 ) -> dict[str, Float[Tensor, "replicates orders"]]:
-    """`moment_shares` of several moments that differ little, as those of `leave_one_out` do, by subspace."""
-    found = torch.stack([moment_shares(total, subspaces, orders, start) for total in totals])
-    return dict(zip(subspaces, found.unbind(dim=1), strict=True))
+    """Return `moment_shares` of several similar moments, such as those of `leave_one_out`, by name of the subspace.
+
+    Args:
+        totals: The second moments of the replicates.
+        subspaces: The subspaces by name.
+        orders: The orders of the shares.
+        start: Leading eigenvectors of one of the moments, `(d, c)`, to find those of the others faster.
+    """
+    shares = torch.stack([moment_shares(total, subspaces, orders, start) for total in totals])
+    return dict(zip(subspaces, shares.unbind(dim=1), strict=True))
 
 
 def spectral_power(moment: Float[Tensor, "d d"], order: float) -> Float[Tensor, "d d"]:
-    """The moment with every eigenvalue lambda_k replaced by lambda_k^order / sum lambda^order."""
+    """Return the moment with every eigenvalue lambda_k replaced by lambda_k^order / sum_j lambda_j^order."""
     if order == 1:
         return moment / moment.trace()
     if order == 2:
@@ -99,12 +114,14 @@ def spectral_power(moment: Float[Tensor, "d d"], order: float) -> Float[Tensor, 
 
 
 def check_gradients(moment: Float[Tensor, "d d"]) -> None:
-    """Refuse the moment of gradients that are all zero."""
+    """Raise if the second moment is that of gradients that are all zero."""
     if float(moment.trace()) <= 0:
         raise InputError("the gradients must not all be zero, but they are; check that this site is in the loss")
 
 
 def check_order(order: float) -> None:
-    """Refuse an order that has no share."""
+    """Raise if there is no share of this order."""
     if not order > 0:
-        raise InputError(f"order must be above 0, but is {order}; 1 is energy, 2 anisotropy, math.inf the leader")
+        raise InputError(
+            f"order must be above 0, but is {order}; choose 1 (energy), 2 (anisotropy) or math.inf (leading direction)"
+        )

@@ -1,4 +1,4 @@
-"""What a tangent test found: shares with their intervals, ratios to controls, and what may be said of them."""
+"""The result of a tangent test: shares with their intervals, ratios to controls, and what may be said of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,13 @@ from tangentlens.statistics.words import compare
 
 
 class Cell(NamedTuple):
-    """One number of the test: which subspace, at which order, on the gradients of which tokens."""
+    """The key of one share.
+
+    Attributes:
+        variant: The proxy or control whose share it is.
+        order: The order of the share.
+        freq_bin: The tokens whose gradients it is of: 'all', or a frequency bin such as 'target.0'.
+    """
 
     variant: str
     order: float
@@ -29,7 +35,12 @@ class Cell(NamedTuple):
 
 
 class TokenCell(NamedTuple):
-    """One mean over tokens: which subspace, on the gradients of which tokens."""
+    """The key of one token share, a mean over tokens.
+
+    Attributes:
+        variant: The proxy or control whose share it is.
+        freq_bin: The tokens whose gradients it is of: 'all', or a frequency bin such as 'target.0'.
+    """
 
     variant: str
     freq_bin: str
@@ -37,7 +48,22 @@ class TokenCell(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TangentTest:
-    """Shares of the proxy and its controls: `table` has every number with its interval, `verdict()` the words."""
+    """Shares of the proxy and its controls: `table` has every number with its interval, `verdict()` says it in words.
+
+    Attributes:
+        proxy: The name of the proxy.
+        rank: The rank of the proxy and its controls; None for a mean over sites of different ranks.
+        dim: The width of the site.
+        shares: Shares by cell: of all sequences, then without each group of them.
+        n_tokens: The number of tokens in each frequency bin.
+        present: For each frequency bin, the groups of sequences that have gradients in it.
+        n_bins: The number of frequency bins.
+        token_shares: Means over tokens of their own share: of all sequences, then of each bootstrap draw.
+        n_sequences: The number of sequences in each frequency bin.
+        chances: The distributions of the controls that are known in closed form.
+        p_values: The probability that a draw of a control takes at least the proxy's share.
+        subspaces: The proxy and the fitted controls by name.
+    """
 
     proxy: str
     rank: int | None
@@ -53,36 +79,54 @@ class TangentTest:
     subspaces: Mapping[str, Subspace] = field(default_factory=dict)
 
     def share(self, variant: str | None = None, order: float = 1.0, freq_bin: str = "all") -> Interval:
-        """The share with its 95% interval: over test sequences, or for `random` and `normal` over their draws."""
+        """Return a share with its 95% interval: over test sequences, or for `random` and `normal` over their draws.
+
+        Args:
+            variant: The proxy, which is the default, or a control.
+            order: The order of the share.
+            freq_bin: 'all', or a frequency bin such as 'target.0'.
+        """
         cell = Cell(variant or self.proxy, order, freq_bin)
         if cell in self.chances:
             return self.chances[cell].interval()
         return share_jackknife(self.shares[cell], self.present[freq_bin])
 
     def log_ratio(self, control: str, order: float = 1.0, freq_bin: str = "all") -> Interval:
-        """ln(share of the proxy / share of the control) with its 95% interval over test sequences."""
+        """Return ln(share of the proxy / share of the control) with its 95% interval over test sequences."""
         proxy, other = (self.shares[Cell(variant, order, freq_bin)] for variant in (self.proxy, control))
         return jackknife(log_share(proxy) - log_share(other), self.present[freq_bin])
 
     def token_share(self, variant: str | None = None, freq_bin: str = "all") -> Interval:
-        """The mean over tokens of |Q'g|^2 / |g|^2, in which no gradient outweighs another; bootstrap over sequences."""
+        """Return the mean over tokens of |Q'g|^2 / |g|^2 with its 95% bootstrap interval over test sequences.
+
+        Unlike in `share`, a long gradient has no more weight than a short one.
+        """
         replicates = log_odds(self.token_shares[TokenCell(variant or self.proxy, freq_bin)])
         return bootstrap_interval(replicates, self.n_sequences[freq_bin]).from_log_odds()
 
     def token_log_ratio(self, control: str, freq_bin: str = "all") -> Interval:
-        """ln(mean token share of the proxy / of the control) with its 95% interval over test sequences."""
+        """Return ln(token share of the proxy / of the control) with its 95% interval over test sequences."""
         proxy, other = (self.token_shares[TokenCell(variant, freq_bin)] for variant in (self.proxy, control))
         return bootstrap_interval(log_share(proxy) - log_share(other), self.n_sequences[freq_bin])
 
     @property
     def variants(self) -> list[str]:
-        """The proxy, then its controls in the order they were asked for."""
+        """Return the name of the proxy, then those of its controls in the order in which they were requested."""
         return list(dict.fromkeys(cell.variant for cell in self.shares))
 
     def frequency_log_ratio(
         self, kind: str = "target", order: float = 1.0, variant: str | None = None
     ) -> Interval | None:
-        """ln(share on the most frequent tokens / share on the rarest); None if it was not binned so."""
+        """Return ln(share on the most frequent tokens / share on the rarest) with its 95% interval over sequences.
+
+        Args:
+            kind: Whether tokens are binned by their 'input' or their 'target'.
+            order: The order of the share.
+            variant: The proxy, which is the default, or a control.
+
+        Returns:
+            The log-ratio, or None if one of the two bins has no share.
+        """
         rarest, most = (Cell(variant or self.proxy, order, f"{kind}.{end}") for end in (0, self.n_bins - 1))
         if rarest not in self.shares or most not in self.shares:
             return None
@@ -91,7 +135,10 @@ class TangentTest:
 
     @property
     def table(self) -> pl.DataFrame:
-        """One row per metric (`share`, `token_share`), variant, order and bin; every interval says what it is over."""
+        """Return every number with its interval: one row per metric (`share`, `token_share`), variant, order and bin.
+
+        The columns `ci_over` and `log_ratio_over` name the source of variation that an interval covers.
+        """
         rows = []
         for cell in self.shares:
             ratio = None if cell.variant == self.proxy else self.log_ratio(*cell)
@@ -103,7 +150,7 @@ class TangentTest:
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def verdict(self) -> str:
-        """What the intervals allow to be said, one sentence an order and control."""
+        """Return what the intervals allow to be said, in one line for each order and control."""
         lines = []
         for order in dict.fromkeys(cell.order for cell in self.shares if cell.freq_bin == "all"):
             share = self.share(order=order)
@@ -123,6 +170,7 @@ class TangentTest:
 def _row(
     metric: str, cell: Cell, share: Interval, ratio: Interval | None, p_value: float | None, n: Mapping[str, int]
 ) -> dict[str, Any]:
+    """Return one row of the table."""
     return {
         "metric": metric,
         **cell._asdict(),
@@ -137,9 +185,14 @@ def _row(
 
 
 def average(tests: Iterable[TangentTest]) -> TangentTest:
-    """The mean share over sites, with intervals that know the sites share their sequences.
+    """Return the mean over sites of their tangent tests.
 
-    A chance level is of one site's spectrum, so the average has no p-values; it has a rank if the sites agree on it.
+    Means are taken within each jackknife replicate, so the intervals account for the fact that all sites see the same
+    sequences. Chance depends on the spectrum of a single site, so the mean has no p-values. It has a rank if that is
+    the same at all sites.
+
+    Args:
+        tests: The tests of the sites, on the same sequences.
     """
     tests = list(tests)
     cells = [cell for cell in tests[0].shares if all(cell in test.shares for test in tests)]

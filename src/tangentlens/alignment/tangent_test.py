@@ -1,4 +1,7 @@
-"""The tangent test: a proxy fitted on some sequences against the gradients of others, beside controls of its rank."""
+"""The tangent test: how much of the gradients of some sequences lies in a proxy that was fitted to others.
+
+The proxy is compared with controls of the same rank.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,7 @@ from tangentlens.statistics.jackknife import leave_one_out
 # Controls whose mean share is known in closed form, with what they are; the others are rivals of the proxy.
 CLOSED_FORM = {"normal": "random directions orthogonal to the proxy", "random": "random directions, r/d"}
 CONTROLS = (*CLOSED_FORM, *(name for name in PROXIES if name != DEFAULT))
-# How often a control that is drawn is drawn; its share is the mean.
+# The number of draws of a control that is drawn at random; its share is their mean.
 N_DRAWS = 8
 
 
@@ -98,7 +101,19 @@ def proxy_test(
     seed: int = 0,
     proxy: str | Fit = DEFAULT,
 ) -> TangentTest:
-    """Return the tangent test of a proxy fitted to `fit_on` on the gradients of `rows`, which were checked before."""
+    """Return the tangent test, on the gradients of `rows`, of a proxy fitted to `fit_on`.
+
+    Args:
+        fit_on: Activations `(m, d)` to fit the proxy and its controls to, or their eigendecomposition.
+        rows: The rows to test on, which have been checked.
+        rank: As in `tangent_test`, like all that follow.
+        controls: The controls to compare with.
+        orders: The orders of the shares.
+        bins: Frequency bins.
+        n_groups: Number of groups of sequences for the jackknife.
+        seed: Seed of everything that is drawn.
+        proxy: The proxy to test.
+    """
     name, fit = named_proxy(proxy)
     _check(rows, rank, controls, orders, n_groups)
     principal = Principal.of(fit_on)
@@ -107,7 +122,7 @@ def proxy_test(
             f"fit_on must have {rows.activations.shape[1]} features, as the activations have, but has {principal.dim}; "
             "use the same site"
         )
-    # A comparison of the proxy with itself says nothing.
+    # There is nothing to learn from comparing the proxy with itself.
     controls = [control for control in controls if control != name]
     subspaces, drawn = _fitted(principal, name, fit, rank, controls, seed)
     tested = _Tested(name, subspaces, drawn, controls, orders)
@@ -122,16 +137,21 @@ def proxy_test(
 
 
 def _check(rows: TokenRows, rank: int, controls: Sequence[str], orders: Sequence[float], n_groups: int) -> None:
+    """Raise if the settings are not possible with these rows."""
     d = rows.activations.shape[1]
     if n_groups < 2:
-        raise InputError(f"n_groups must be at least 2, for an interval over groups of sequences, but is {n_groups}")
+        raise InputError(
+            f"n_groups must be at least 2, for an interval over groups of sequences, but is {n_groups}; 16 is usual"
+        )
     known = (*CLOSED_FORM, *PROXIES)
     unknown = set(controls) - set(known)
     if unknown:
-        raise InputError(f"controls must be among {', '.join(known)}, but {', '.join(sorted(unknown))} came")
+        raise InputError(
+            f"controls must be among {', '.join(known)}, but {', '.join(sorted(unknown))} came; choose from these"
+        )
     if not orders or not set(orders) <= set(ORDERS):
-        raise InputError(f"orders must be some of {tuple(ORDERS)}, but {tuple(orders)} came")
-    # The normal control needs as many dimensions beside the proxy as the proxy has.
+        raise InputError(f"orders must be some of {tuple(ORDERS)}, but {tuple(orders)} came; choose from these")
+    # The normal control is drawn in the complement of the proxy, which must have at least the proxy's rank.
     most = d // 2 if "normal" in controls else d - 1
     if not 1 <= rank <= most:
         raise InputError(
@@ -140,14 +160,14 @@ def _check(rows: TokenRows, rank: int, controls: Sequence[str], orders: Sequence
 
 
 def _selections(rows: TokenRows, bins: FrequencyBins | None) -> Iterator[tuple[str, Bool[Tensor, "n"]]]:
-    """Yield which rows count: all of them, then those of each frequency bin, by input and by target token."""
+    """Yield the name and the mask of each selection of rows: all, then each frequency bin, by input and by target."""
     yield "all", torch.ones_like(rows.sequences).bool()
     for kind, ids in (("input", rows.tokens), ("target", rows.targets)):
         if not (ids >= 0).any():
             continue
         used, known = bins, ids
         if used is None:
-            # Ids may be any numbers, so their counts are kept by rank.
+            # Ids may be arbitrarily large, so types are numbered from 0 before they are counted.
             types, known = ids.unique(return_inverse=True)
             used = FrequencyBins.of(known.bincount().where(types >= 0, 0))
         index = used.assign(known)
@@ -173,7 +193,7 @@ def _fitted(
 
 
 def _token_shares(grads: Float[Tensor, "n d"], tested: _Tested) -> Float[Tensor, "n variants"]:
-    """Return |Q'g|^2 / |g|^2 of every token and fitted subspace; NaN where the gradient is zero."""
+    """Return |Q'g|^2 / |g|^2 for every token and fitted subspace; NaN where the gradient is zero."""
     unit = grads / grads.abs().amax(dim=1, keepdim=True)
     bases = torch.cat([q.basis for q in tested.subspaces.values()], dim=1).to(grads)
     inside = (unit @ bases).square().split([q.rank for q in tested.subspaces.values()], dim=1)
@@ -181,7 +201,15 @@ def _token_shares(grads: Float[Tensor, "n d"], tested: _Tested) -> Float[Tensor,
 
 
 class _Tested:
-    """Collects what a `TangentTest` is made of, one frequency bin after the other."""
+    """Collects the parts of a `TangentTest`, one frequency bin after the other.
+
+    Args:
+        name: The name of the proxy.
+        subspaces: The proxy and its fitted and drawn controls by name.
+        drawn: The control that each draw belongs to, by name of the draw.
+        controls: The names of all controls, those in closed form included.
+        orders: The orders of the shares.
+    """
 
     def __init__(
         self,
@@ -213,6 +241,15 @@ class _Tested:
         ids: Int[Tensor, "n"],
         seed: int,
     ) -> None:
+        """Add the shares, chance levels and p-values of one frequency bin, unless it has too few gradients.
+
+        Args:
+            freq_bin: The name of the bin.
+            parts: The sum of gg' over the bin's gradients in each group of sequences.
+            tokenwise: The share of each token of the bin in each subspace.
+            ids: The sequence of each token of the bin.
+            seed: The seed of the bootstrap.
+        """
         self.n_tokens[freq_bin] = len(ids)
         self.present[freq_bin] = parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0
         if int(self.present[freq_bin].sum()) < 2:
@@ -229,7 +266,7 @@ class _Tested:
         self._add_tokens(tokenwise, ids, freq_bin, seed)
 
     def _by_variant(self, shares: Float[Tensor, "replicates subspaces"]) -> dict[str, Tensor]:
-        """Return the share of the proxy and of each control: fitted, the mean over draws, or in closed form."""
+        """Return the shares of the proxy and of each control: of its fit, the mean of its draws, or in closed form."""
         by_name: dict[str, list[Tensor]] = {}
         for name, column in zip(self.subspaces, shares.unbind(dim=1), strict=True):
             by_name.setdefault(self.drawn.get(name, name), []).append(column)
@@ -241,28 +278,31 @@ class _Tested:
         return {name: means[name] for name in (self.name, *self.controls)}
 
     def _add_chance(self, moment: Float[Tensor, "d d"], order: float, freq_bin: str) -> None:
+        """Add the distributions and p-values of the controls in closed form."""
         anywhere, beside = chance_beside(moment, self.proxy, order)
         for control, chance in (("random", anywhere), ("normal", beside)):
             if control in self.controls:
                 cell = Cell(control, order, freq_bin)
                 self.chances[cell] = chance
-                # The ratio to the mean of `normal` grows with the share alone, so one law decides on both
-                # (docs/measures/alignment.md, 'Tests').
+                # The ratio to the mean of `normal` is an increasing function of the share alone, so the distribution
+                # of `random` gives the p-value of both (docs/measures/alignment.md, 'Tests').
                 self.p_values[cell] = anywhere.p_value(float(self.shares[Cell(self.name, order, freq_bin)][0]))
 
     def _add_draws(self, shares: Float[Tensor, "subspaces"], order: float, freq_bin: str) -> None:
+        """Add the p-values of the drawn controls, from a Beta distribution fitted to their draws."""
         for control in dict.fromkeys(self.drawn.values()):
             draws = torch.stack(
                 [share for name, share in zip(self.subspaces, shares, strict=True) if self.drawn.get(name) == control]
             )
-            law = Chance(mean=float(draws.mean()), std=float(draws.std()), total=1.0)
-            self.p_values[Cell(control, order, freq_bin)] = law.p_value(
+            distribution = Chance(mean=float(draws.mean()), std=float(draws.std()), total=1.0)
+            self.p_values[Cell(control, order, freq_bin)] = distribution.p_value(
                 float(self.shares[Cell(self.name, order, freq_bin)][0])
             )
 
     def _add_tokens(
         self, tokenwise: Float[Tensor, "n variants"], ids: Int[Tensor, "n"], freq_bin: str, seed: int
     ) -> None:
+        """Add the token shares of one frequency bin, if its gradients come from at least 2 sequences."""
         used = ~tokenwise[:, 0].isnan()
         replicates, n_sequences = bootstrap_means(tokenwise[used], ids[used], seed)
         if n_sequences < 2:
@@ -272,6 +312,7 @@ class _Tested:
             self.token_shares[TokenCell(variant, freq_bin)] = shares
 
     def result(self, n_bins: int) -> TangentTest:
+        """Return the finished test."""
         return TangentTest(
             proxy=self.name,
             rank=self.proxy.rank,

@@ -1,4 +1,4 @@
-"""What flows inside a model: which tensors are a site, and how their rows are taken from a live training step.
+"""What flows inside a model: which tensors make up a site, and how their rows are captured in a live training step.
 
-Rows come out; what is measured on them may not enter here.
+This room returns rows. What is measured on them may not enter here.
 """

@@ -1,4 +1,4 @@
-"""Activations and gradients of batches that train nothing: one backward pass each, and the weights stay as they are."""
+"""Activations and gradients of a model that is not trained: one backward pass for each batch, and no update."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -17,7 +17,15 @@ def gradients(
     objective: Objective,
     exclude: Sequence[int] = (),
 ) -> tuple[dict[str, TokenRows], float]:
-    """The rows of every site over all batches, each a call that returns a loss; and the mean of the losses."""
+    """Return the rows of every site over all batches, by name of the site, and the mean of the losses.
+
+    Args:
+        model: A model that returns its loss.
+        batches: The arguments of each call of the model, by name.
+        sites: The sites to capture.
+        objective: What positions predict.
+        exclude: Token ids to leave out.
+    """
     losses = []
     with Capture(model, sites, exclude, objective) as capture:
         for batch in batches:

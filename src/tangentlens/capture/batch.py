@@ -1,4 +1,4 @@
-"""What one forward pass was given: token ids, what each position has to predict, and which ones count."""
+"""The batch of one forward pass: token ids, what each position has to predict, and which positions count."""
 
 from __future__ import annotations
 
@@ -16,16 +16,22 @@ from tangentlens.errors import InputError
 
 NO_TARGET = -100
 
-# Those of which the library may not be there. A model's own part may be called `module` as well.
+# Wrappers from libraries that may not be installed, by class name. To look for an attribute `module` would not do: a
+# model may call a part of its own so.
 _WRAPPERS = ("FullyShardedDataParallel", "DeepSpeedEngine")
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Token ids, targets (`NO_TARGET` where none is known), the sequence of each position, and which ones count.
+    """What one forward pass was given.
 
-    `whole` says that all do, where that is known without looking. Where tokens are sampled, those with the smallest
-    `lots` are chosen.
+    Attributes:
+        tokens: Token ids.
+        targets: The token that each position has to predict; `NO_TARGET` where none is known.
+        sequences: The number of the sequence that each position belongs to.
+        keep: Which positions count.
+        whole: Whether all positions are known to count, without looking at `keep`.
+        lots: If tokens are sampled, a random number for each position; those with the smallest are kept.
     """
 
     tokens: Int[Tensor, "batch length"]
@@ -41,7 +47,7 @@ OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 
 def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside of `torch.compile`, data-parallel wrappers and engines."""
+    """Return the model inside of `torch.compile`, data-parallel wrappers and engines."""
     inner = getattr(model, "_orig_mod", None)
     if isinstance(model, nn.DataParallel | DistributedDataParallel) or type(model).__name__ in _WRAPPERS:
         inner = model.module
@@ -49,7 +55,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def objective_of(model: nn.Module) -> Objective | None:
-    """What a Hugging Face class says of itself, by its configuration and its name; None for any other."""
+    """Return the objective of a Hugging Face model, from its configuration and class name; None for other models."""
     inner = unwrapped(model)
     if getattr(getattr(inner, "config", None), "is_encoder_decoder", False):
         return "seq2seq"
@@ -59,7 +65,7 @@ def objective_of(model: nn.Module) -> Objective | None:
         "GPT2LMHeadModel": "causal",
         "OpenAIGPTLMHeadModel": "causal",
         "CTRLLMHeadModel": "causal",
-        # Of images and text.
+        # Models of images and text; encoder-decoders with this name were recognised above.
         "ForConditionalGeneration": "causal",
         "ForMaskedLM": "masked",
     }
@@ -67,7 +73,7 @@ def objective_of(model: nn.Module) -> Objective | None:
 
 
 def named_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a call by name; the first parameter is `input_ids` if none is called so."""
+    """Return the arguments of a call by name; without an `input_ids`, the first parameter takes that name."""
     if not args and "input_ids" in kwargs:
         return dict(kwargs)
     names = list(inspect.signature(unwrapped(model).forward).parameters)
@@ -76,7 +82,7 @@ def named_arguments(model: nn.Module, args: Sequence[Any], kwargs: Mapping[str, 
 
 
 def count_tokens(named: Mapping[str, Any]) -> Tensor | int:
-    """How many tokens a model is called with, padding aside; 0 if it is called without token ids."""
+    """Return the number of tokens that a model is called with, without padding; 0 if it is called without token ids."""
     tokens = named["input_ids"]
     if not isinstance(tokens, Tensor) or tokens.is_floating_point():
         return 0
@@ -85,7 +91,13 @@ def count_tokens(named: Mapping[str, Any]) -> Tensor | int:
 
 
 def read_batch(named: Mapping[str, Any], exclude: Sequence[int] = (), objective: Objective | None = None) -> Batch:
-    """The batch that a model is called with; tokens in `exclude` do not count."""
+    """Return the batch that a model is called with.
+
+    Args:
+        named: The arguments of the call by name.
+        exclude: Token ids that do not count.
+        objective: What positions predict; None if that is not known.
+    """
     given = named["input_ids"]
     if not isinstance(given, Tensor) or given.is_floating_point() or given.ndim != 2:
         came = f"{tuple(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
@@ -98,14 +110,22 @@ def read_batch(named: Mapping[str, Any], exclude: Sequence[int] = (), objective:
     labels = _like(named.get("labels"), tokens)
     if labels is None and objective == "causal":
         labels = tokens if mask is None else tokens.masked_fill(~mask.bool(), NO_TARGET)
-    # The labels of an encoder-decoder are its decoder's.
+    # The labels of an encoder-decoder belong to its decoder, not to the input tokens.
     targets = _targets(tokens, labels, None if objective == "seq2seq" else objective)
     sequences = _sequences(tokens, named.get("position_ids"))
     return Batch(tokens, targets, sequences, _kept(tokens, mask, exclude), whole=mask is None and not exclude)
 
 
 def read_decoder_batch(tokens: Int[Tensor, "batch length"], named: Mapping[str, Any], exclude: Sequence[int]) -> Batch:
-    """What the decoder of an encoder-decoder is given; without a mask, its padding is where labels are ignored."""
+    """Return the batch of the decoder of an encoder-decoder.
+
+    Without a mask, positions whose label is ignored are taken to be padding.
+
+    Args:
+        tokens: The decoder's token ids.
+        named: The arguments of the model's call by name.
+        exclude: Token ids that do not count.
+    """
     tokens = tokens.detach().long()
     labels = _like(named.get("labels"), tokens)
     mask = _like(named.get("decoder_attention_mask"), tokens)
@@ -115,11 +135,15 @@ def read_decoder_batch(tokens: Int[Tensor, "batch length"], named: Mapping[str, 
 
 
 def _like(value: Any, tokens: Tensor) -> Tensor | None:
-    """The value if it has an entry for each token; a mask of more dimensions says which positions see which."""
+    """Return the value if it has one entry for each token, else None.
+
+    A mask of more dimensions says which positions attend to which, not which ones are padding.
+    """
     return value if isinstance(value, Tensor) and value.shape == tokens.shape else None
 
 
 def _kept(tokens: Tensor, mask: Tensor | None, exclude: Sequence[int]) -> Tensor:
+    """Return which positions are neither padding nor in `exclude`."""
     keep = torch.ones_like(tokens).bool() if mask is None else mask.bool()
     for token in exclude:
         keep = keep & (tokens != token)
@@ -127,7 +151,10 @@ def _kept(tokens: Tensor, mask: Tensor | None, exclude: Sequence[int]) -> Tensor
 
 
 def _sequences(tokens: Tensor, positions: Any) -> Tensor:
-    """Each row is one, or several if its positions begin anew: those are sequences packed into a row."""
+    """Return the number of the sequence of each position.
+
+    Each row is one sequence, or several that are packed into a row; a new one begins where positions stop increasing.
+    """
     starts = torch.zeros_like(tokens)
     starts[:, 0] = 1
     packed = _like(positions, tokens)
@@ -137,7 +164,10 @@ def _sequences(tokens: Tensor, positions: Any) -> Tensor:
 
 
 def _targets(tokens: Tensor, labels: Tensor | None, objective: Objective | None) -> Tensor:
-    """Next tokens for a causal model (labels come unshifted), the labels themselves for the others, else none."""
+    """Return the targets: the next labels for a causal model, the labels themselves for others, `NO_TARGET` if unknown.
+
+    The labels of a causal model are not shifted when they are passed.
+    """
     targets = torch.full_like(tokens, NO_TARGET)
     if labels is not None and objective == "causal":
         targets[:, :-1] = labels[:, 1:]

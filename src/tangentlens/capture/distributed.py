@@ -1,4 +1,4 @@
-"""TokenRows and moments of all ranks of a distributed training, brought together. With one process nothing happens."""
+"""Collective operations: rows and moments of all ranks of a distributed training. With one process they do nothing."""
 
 from __future__ import annotations
 
@@ -11,25 +11,29 @@ from tangentlens.geometry.moments import Moments
 
 
 def world_size() -> int:
-    """How many ranks train together."""
+    """Return the number of ranks that train together."""
     return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 def is_first() -> bool:
-    """Whether this is the rank that measures and writes."""
+    """Return whether this is the first rank, which measures and writes."""
     return world_size() == 1 or dist.get_rank() == 0
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where a model is, and so where its ranks exchange numbers: a backend may know one kind of device only."""
+    """Return the device of a model. Ranks exchange numbers there, as a backend may support one kind of device only."""
     return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
 
 
 def gathered_rows(rows: TokenRows | None, device: torch.device) -> TokenRows | None:
-    """The rows of all ranks on the first one, in the order of ranks; others get their own back. None if none has any.
+    """Return, on the first rank, the rows of all ranks in order; on other ranks, their own. None if no rank has any.
 
-    Each rank's loss is a mean over its own tokens, and the ranks' gradients are averaged: so a gradient is divided by
-    the number of ranks, as it is in the update.
+    Each rank's loss is a mean over its own tokens, and the update uses the mean gradient of the ranks. Gradients are
+    therefore divided by the number of ranks, as they are in the update.
+
+    Args:
+        rows: The rows of this rank; None if it has none.
+        device: The device on which ranks exchange numbers.
     """
     world = world_size()
     if world == 1:
@@ -38,7 +42,7 @@ def gathered_rows(rows: TokenRows | None, device: torch.device) -> TokenRows | N
     if width == 0:
         return None
     rows = TokenRows.none(width, device) if rows is None else rows
-    # Sequences of later ranks are numbered on from those of earlier ones.
+    # Sequences get different numbers on different ranks: each rank starts after the last number of the rank before.
     numbers = of_all_ranks(int(rows.sequences.max()) + 1 if len(rows.sequences) else 0, device)
     sequences = rows.sequences + sum(numbers[: dist.get_rank()])
     return TokenRows(
@@ -51,7 +55,12 @@ def gathered_rows(rows: TokenRows | None, device: torch.device) -> TokenRows | N
 
 
 def gathered(rows: Tensor | None, device: torch.device) -> Tensor | None:
-    """A matrix's rows of all ranks on the first one; others get their own back. None if none has any."""
+    """Return, on the first rank, the rows of all ranks in order; on other ranks, their own. None if no rank has any.
+
+    Args:
+        rows: A matrix `(n, d)` of this rank; None if it has none.
+        device: The device on which ranks exchange numbers.
+    """
     if world_size() == 1:
         return rows
     width = _width(rows, device)
@@ -61,11 +70,15 @@ def gathered(rows: Tensor | None, device: torch.device) -> Tensor | None:
 
 
 def _width(rows: Tensor | None, device: torch.device) -> int:
-    """Of the rows, on ranks that have none too: a block may be dropped at random on some ranks and not on others."""
+    """Return the width of the rows, also on ranks that have none; 0 if no rank has any.
+
+    A block that is dropped at random may run on some ranks and not on others.
+    """
     return max(of_all_ranks(0 if rows is None else rows.shape[1], device))
 
 
 def _gathered(rows: Tensor) -> Tensor:
+    """Return, on the first rank, the rows of all ranks, which may differ in number; on other ranks, their own."""
     sizes = of_all_ranks(len(rows), rows.device)
     padded = rows.new_zeros(max(sizes), *rows.shape[1:])
     padded[: len(rows)] = rows
@@ -75,30 +88,30 @@ def _gathered(rows: Tensor) -> Tensor:
 
 
 def summed(moments: Moments | None, device: torch.device) -> Moments | None:
-    """The moments of all ranks together, on every rank. None if none has any."""
+    """Return the moments of the rows of all ranks, on every rank; None if no rank has any."""
     if world_size() == 1:
         return moments
     width = max(of_all_ranks(0 if moments is None else moments.dim, device))
     if width == 0:
         return None
     moments = Moments(width, device=device) if moments is None else moments
-    found = Moments(width, device=device)
-    found.count = sum(of_all_ranks(moments.count, device))
-    found.mean = moments.mean * (moments.count / max(found.count, 1))
-    dist.all_reduce(found.mean)
-    gap = moments.mean - found.mean
-    found.scatter = moments.scatter + moments.count * torch.outer(gap, gap)
-    dist.all_reduce(found.scatter)
-    return found
+    total = Moments(width, device=device)
+    total.count = sum(of_all_ranks(moments.count, device))
+    total.mean = moments.mean * (moments.count / max(total.count, 1))
+    dist.all_reduce(total.mean)
+    gap = moments.mean - total.mean
+    total.scatter = moments.scatter + moments.count * torch.outer(gap, gap)
+    dist.all_reduce(total.scatter)
+    return total
 
 
 def of_all_ranks(number: int, device: torch.device) -> list[int]:
-    """A number of each rank."""
+    """Return the number that each rank passes, in the order of ranks."""
     return [int(one) for one in _of_all_ranks(torch.tensor([number], device=device))]
 
 
 def mean_of_all_ranks(number: float | None, device: torch.device) -> float | None:
-    """The mean over the ranks that have the number."""
+    """Return the mean over the ranks that have the number; None if no rank has it."""
     if world_size() == 1:
         return number
     pair = torch.tensor([0.0, 0.0] if number is None else [number, 1.0], device=device)
@@ -107,8 +120,9 @@ def mean_of_all_ranks(number: float | None, device: torch.device) -> float | Non
 
 
 def _of_all_ranks(value: Tensor) -> list[Tensor]:
+    """Return the tensor that each rank passes, all of one shape, in the order of ranks."""
     if world_size() == 1:
         return [value]
-    found = [torch.empty_like(value) for _ in range(world_size())]
-    dist.all_gather(found, value)
-    return found
+    values = [torch.empty_like(value) for _ in range(world_size())]
+    dist.all_gather(values, value)
+    return values

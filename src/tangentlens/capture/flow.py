@@ -1,4 +1,4 @@
-"""Hooks on a model in training: every tensor that flows through a site, once, with the batch it belongs to."""
+"""Hooks on a model in training that see each tensor at a site once, with the batch it belongs to."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ See = Callable[[Site, Batch, Tensor], None]
 
 
 def kept_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
-    """Return the rows of a tensor at the positions that count, without copying if all of them do."""
+    """Return the rows of a tensor (batch, length, width) at the positions that count; no copy if all of them do."""
     rows = hidden.detach().flatten(0, -2)
     return rows if batch.whole else rows[batch.keep.flatten()]
 
 
 def copied_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
-    """Return a copy of these rows, which the training cannot change later."""
+    """Return a copy of the rows at the positions that count, which later in-place operations cannot change."""
     rows = kept_rows(hidden, batch)
     return rows.clone() if batch.whole else rows
 
@@ -46,8 +46,9 @@ def copied_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
 class Flow:
     """A context in which `see` is called with the tensor of each site in each forward pass that has gradients.
 
-    It is the very tensor that flows on, so a hook on it receives its true gradient. Evaluation is ignored. What
-    activation checkpointing computes twice is seen once, in the pass whose graph the gradient comes through.
+    `see` gets the tensor itself and not a copy, so a hook on it receives its true gradient. Passes without gradients,
+    as in evaluation, are ignored. What activation checkpointing computes twice is seen once, in the pass through whose
+    graph the gradient flows.
 
     Args:
         model: The model in training.
@@ -55,7 +56,7 @@ class Flow:
         see: Called with the site, the batch and the tensor.
         exclude: Token ids to leave out, such as padding or a begin-of-sequence token.
         objective: What positions predict; None if that is not known.
-        max_tokens: Keep at most so many tokens of all forward passes together; if there are more, a random sample.
+        max_tokens: Keep at most this many tokens of all forward passes together; if there are more, a random sample.
     """
 
     model: nn.Module
@@ -98,11 +99,11 @@ class Flow:
         self._recomputed.clear()
 
     def ran(self, site: Site) -> bool:
-        """Return whether any forward pass came through the site; with blocks dropped at random, none may."""
+        """Return whether any forward pass came through the site. If blocks are dropped at random, none may."""
         return site.name in self._ran
 
     def count(self, batch: Batch, site: Site) -> None:
-        """Say that a batch is used, so that its tokens count towards `max_tokens`."""
+        """Mark a batch as used, so that its tokens count towards `max_tokens`."""
         self._sample.count(batch, _stack(site))
 
     def in_sample(self, site: Site, batch: Batch) -> Bool[Tensor, "n"]:
@@ -110,12 +111,12 @@ class Flow:
         return self._sample.holds(batch, _stack(site))
 
     def check_calls(self, site: Site) -> None:
-        """Refuse a site that ran more often in a forward pass than is known of it: its tensors are mixed up."""
+        """Raise if a site ran more often in a forward pass than expected, so that its tensors cannot be assigned."""
         if site.name in self._too_often:
             raise ran_twice(site)
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """A forward pass begins; one without gradients leaves nothing."""
+        """Read the batch of a forward pass that begins, unless the pass is without gradients."""
         self._batches.clear()
         self._calls.clear()
         if torch.is_grad_enabled():
@@ -124,21 +125,23 @@ class Flow:
             self._batches = dict.fromkeys(("", "encoder"), batch)
 
     def _end(self, *_: Any) -> None:
-        """The pass is over: parts of the model that are used on their own afterwards do not belong to it."""
+        """Forget the batch, as parts of the model may be used on their own after the pass."""
         self._batches.clear()
 
     def _begin_decoder(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Read the decoder's batch from what its embedding is called with."""
         if self._batches and not in_backward():
             batch = read_decoder_batch(args[0], self._named, self.exclude)
             self._batches["decoder"] = self._numbered(batch, "decoder")
 
     def _numbered(self, batch: Batch, stack: str) -> Batch:
-        """Return what of the batch is in the sample, with its sequences numbered on from those before."""
+        """Return the batch with only sampled tokens kept, its sequences numbered after those of earlier batches."""
         first = self._n_sequences
         self._n_sequences += batch.tokens.numel()
         return self._sample.draw(replace(batch, sequences=batch.sequences + first), stack, seed=first)
 
     def _watch(self, site: Site, hidden: Tensor | None) -> None:
+        """Decide what to do with a tensor at a site: show it, let it wait for recomputation, or ignore it."""
         if in_backward():
             self._run_again(site, hidden)
             return
@@ -156,7 +159,7 @@ class Flow:
             self._recomputed.wait(site.name, batch, hidden)
 
     def _run_again(self, site: Site, hidden: Tensor | None) -> None:
-        """Activation checkpointing runs a block again inside the backward pass.
+        """Show a tensor that activation checkpointing computes again inside the backward pass, if it must be shown.
 
         If the block first ran without gradients (reentrant checkpointing), its gradients come through this second run;
         otherwise they come through the first one, which has been seen already.
@@ -167,6 +170,7 @@ class Flow:
                 self._show(site, hidden, batch)
 
     def _show(self, site: Site, hidden: Tensor | None, batch: Batch) -> None:
+        """Call `see` with a tensor that has been checked, if a gradient will flow through it."""
         hidden = check_carried(site, hidden, batch.tokens)
         if hidden.requires_grad:
             self.see(site, batch, hidden)
@@ -177,12 +181,12 @@ def _stack(site: Site) -> str:
 
 
 def on_gradient(hidden: Tensor, receive: Callable[[Tensor], None]) -> None:
-    """Call `receive` with the gradient of what `hidden` is now, even if it is changed in place afterwards.
+    """Call `receive` with the gradient of the present value of `hidden`, even if it is changed in place afterwards.
 
-    An in-place change gives a view a new history without its hooks. The tensor that it is a view of keeps its history;
-    the output of a linear layer, for example, is a view of a matrix. So the hook is put there where possible.
+    An in-place change gives a view a new autograd history without its hooks, while the base of the view keeps its own.
+    The output of a linear layer, for example, is a view of a matrix. So the hook is put on the base where possible.
     """
-    # The hook keeps the shape and not the tensor, which would keep itself.
+    # The hook refers to the shape only: a reference to the tensor would be a cycle that keeps it alive.
     base, shape = hidden._base, hidden.shape
     whole = base is not None and base.requires_grad and base.numel() == hidden.numel()
     if base is not None and whole and base.is_contiguous() and hidden.is_contiguous():

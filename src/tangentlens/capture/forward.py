@@ -1,4 +1,4 @@
-"""Activations alone, from a forward pass without gradients: what a profile of a finished model needs."""
+"""Activations from a forward pass without gradients, for the profile of a finished model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ def activations(
     keep: Bool[Tensor, "batch length"],
     see: Callable[[Site, Float[Tensor, "n d"]], None],
 ) -> None:
-    """Run `model` on `tokens` and let `see` have each site's rows at the positions to `keep`, one site at a time."""
+    """Run a model and call `see` with the rows of each site, one site at a time.
+
+    Args:
+        model: The model, which takes `input_ids` and `attention_mask`.
+        sites: The sites to capture.
+        tokens: The token ids to run the model on.
+        keep: The positions whose rows are passed on.
+        see: Called with the site and its rows `(n, d)`.
+    """
 
     def look(site: Site, hidden: Tensor | None) -> None:
         call = seen[site.name]

@@ -18,16 +18,22 @@ from tangentlens.capture.batch import unwrapped
 from tangentlens.capture.stacks import ADDED, Stack, find_stacks
 from tangentlens.errors import InputError
 
-# Portable names that are families: one site for each block, or one more.
+# Portable names of families of sites: one for each block, or one more.
 _FAMILIES = ("resid", *ADDED)
 
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """A point in the network: the input or the output of a module, in one of the times it runs in a forward pass.
+    """A point in the network: the input or the output of a module, in one of its calls in a forward pass.
 
-    `depth` runs from 0 to 1 along the blocks of `stack`, which has a name in encoder-decoders only. A module that is
-    shared between layers runs several times, `calls` in all; the site is number `call` of them.
+    Attributes:
+        name: The site's name, portable or a module path.
+        module: The module whose input or output it is.
+        side: Whether it is the input or the output.
+        depth: The position along the blocks of the stack, from 0 to 1; None if it is not known.
+        call: The number of the call, from 0.
+        calls: The number of calls in a forward pass: more than 1 for a module that is shared between layers.
+        stack: 'encoder' or 'decoder' in an encoder-decoder, else ''.
     """
 
     name: str
@@ -40,7 +46,7 @@ class Site:
 
     @property
     def place(self) -> str:
-        """Which side of what kind of module it is."""
+        """Return a description of the site: which side of what kind of module it is."""
         time = f", time {self.call + 1} of {self.calls}" if self.calls > 1 else ""
         return f"{self.side} of {type(self.module).__name__}{time}"
 
@@ -49,7 +55,7 @@ class Site:
 
 
 def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[Site]:
-    """The sites that `wanted` names, in the order of the network.
+    """Return the sites that `wanted` names, in the order of the network.
 
     Args:
         model: Any module.
@@ -73,18 +79,18 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
         for name, module in model.named_modules()
         if name
     }
-    # A portable name means the same in every model, so it wins over a module that happens to have it.
+    # A portable name means the same in every model, so it takes precedence over a module path of that name.
     known = portable | paths | portable
     chosen: dict[str, Site] = {}
     if not isinstance(wanted, str | Sequence) or not all(isinstance(pattern, str) for pattern in wanted):
-        raise InputError(f"sites must be named, as 'resid' or as a list of names, but {wanted!r} came")
+        raise InputError(f"sites must be a name or a list of names, but {wanted!r} came; pass 'resid', for example")
     for pattern in [wanted] if isinstance(wanted, str) else wanted:
-        found = [
+        matches = [
             name for name in known if fnmatchcase(name, pattern) or (name in portable and _of_family(name, pattern))
         ]
-        if not found:
+        if not matches:
             raise InputError(_unknown(pattern, list(known), list(portable)))
-        chosen |= {name: known[name] for name in found}
+        chosen |= {name: known[name] for name in matches}
     if not chosen:
         raise InputError("at least one site must be named, but none is; 'resid' is the whole residual stream")
     order = {name: place for place, name in enumerate(known)}
@@ -92,7 +98,12 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
 
 
 def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
-    """Let `see` have the very tensor (batch, length, width) that flows through a site, or None if none does."""
+    """Hook a site and return the handle of the hook.
+
+    Args:
+        site: The site.
+        see: Called with the tensor (batch, length, width) itself that flows through the site, or None if none does.
+    """
 
     def on_input(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         see(_hidden((*args, *kwargs.values())))
@@ -101,7 +112,7 @@ def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
         values = output.values() if hasattr(output, "values") and not isinstance(output, Tensor) else output
         see(_hidden(list(values) if isinstance(values, Iterable) and not isinstance(values, Tensor) else [values]))
 
-    # A compiled block would compile its hooks as well.
+    # Otherwise a compiled block would compile its hooks as well.
     hook: Callable[..., None] = on_input if site.side == "input" else on_output
     if _is_compiled(site.module):
         hook = torch.compiler.disable(hook)
@@ -111,7 +122,7 @@ def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
 
 
 def check_visible(model: nn.Module, sites: Sequence[Site]) -> None:
-    """Refuse sites inside of what `torch.compile` has compiled: hooks there are passed over in silence."""
+    """Raise if a site is inside a module that `torch.compile` has compiled, where hooks are silently ignored."""
     for path, outer in model.named_modules():
         if _is_compiled(outer):
             inside = set(outer.modules()) - {outer}
@@ -124,12 +135,12 @@ def check_visible(model: nn.Module, sites: Sequence[Site]) -> None:
 
 
 def _is_compiled(module: nn.Module) -> bool:
-    """Whether `torch.compile` has wrapped it, or `compile` was called on it."""
+    """Return whether `torch.compile` has wrapped the module, or its `compile` was called."""
     return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
 
 
 def check_carried(site: Site, hidden: Tensor | None, tokens: Tensor | None) -> Tensor:
-    """The tensor that a site carries, if it has a row for each of the tokens."""
+    """Return the tensor that a site carries, or raise if it does not have one row for each of the tokens."""
     if _is_sequence_first(site.module):
         raise InputError(
             f"{site} must carry the batch first, then positions, but its module has batch_first=False; make it with "
@@ -145,12 +156,15 @@ def check_carried(site: Site, hidden: Tensor | None, tokens: Tensor | None) -> T
 
 
 def _is_sequence_first(module: nn.Module) -> bool:
-    """As PyTorch's own recurrent and attention modules say; a square batch would be mixed up in silence."""
+    """Return whether a PyTorch module expects positions before the batch.
+
+    If batch and length are equal, the shape of the tensor does not show the mistake, so the module is asked.
+    """
     return not all(getattr(part, "batch_first", True) for part in (module, getattr(module, "self_attn", module)))
 
 
 def ran_twice(site: Site) -> InputError:
-    """The error of a site that a forward pass comes through more often than is known of it."""
+    """Return the error for a site that runs more often in a forward pass than expected."""
     often = "once" if site.calls == 1 else f"{site.calls} times"
     return InputError(
         f"{site} must run {often} in a forward pass, but runs more often (shared layers?); choose other sites"
@@ -158,20 +172,21 @@ def ran_twice(site: Site) -> InputError:
 
 
 def _hidden(values: Sequence[Any]) -> Tensor | None:
-    """The first tensor of (batch, length, width) among the values, or else of (batch x length, width)."""
+    """Return the first tensor (batch, length, width) among the values, else the first (batch x length, width)."""
     floating = [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
     return next((value for ndim in (3, 2) for value in floating if value.ndim == ndim), None)
 
 
 def _of_family(name: str, pattern: str) -> bool:
-    """Whether the pattern is the name of a family of sites, in all stacks or in one, and this is one of them."""
+    """Return whether the pattern names a family of sites, in all stacks or in one, that this site belongs to."""
     return pattern.split(".")[-1] in _FAMILIES and bool(re.search(rf"(^|\.){re.escape(pattern)}\.\d+$", name))
 
 
 def _unknown(pattern: str, known: list[str], portable: list[str]) -> str:
+    """Return the message for a pattern that matches no site, with the nearest names and all portable ones."""
     near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.4)
     hint = f"the nearest are {', '.join(near)}" if near else "module paths work too"
-    # Families are told by their last member.
+    # A family is shown as a range, from its first to its last member.
     last = {re.sub(r"\d+$", "", name): name for name in portable}
     shown = [name if start == name else f"{start}0 to {name}" for start, name in last.items()]
     has = ", ".join(shown) or "no portable ones"
@@ -179,7 +194,7 @@ def _unknown(pattern: str, known: list[str], portable: list[str]) -> str:
 
 
 def _portable_sites(stacks: Sequence[Stack]) -> Iterator[Site]:
-    """In the order of the network; those of an encoder-decoder begin with the name of their half."""
+    """Yield the portable sites in the order of the network; in an encoder-decoder, names begin with its half."""
     for stack in stacks:
         prefix = f"{stack.name}." if stack.name else ""
         site = partial(Site, stack=stack.name)

@@ -1,4 +1,4 @@
-"""Where a model keeps its blocks: one stack, or an encoder's and a decoder's; and what a block adds to its stream."""
+"""Where a model keeps its blocks, in one stack or in an encoder and a decoder; and what a block adds to its stream."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
-# What a block adds to the residual stream, by the path of the module inside the block: the first that exists is taken.
-# A new architecture is a word here.
+# Paths, inside a block, of the module whose output is added to the residual stream; the first that exists is used.
+# To support a new architecture, add its path here.
 ADDED = {
     "attn": (
         "attention.output.dense",
@@ -41,38 +41,49 @@ ADDED = {
         "ffn",
     ),
 }
-# In a block that has both, these norms stand between its parts and the stream (Gemma 2, OLMo 2). The first one alone is
-# the norm before the second part (Llama).
+# If a block has both of these norms, they are applied to the outputs of its parts before those are added to the stream
+# (Gemma 2, OLMo 2). If it has the first one only, that is the norm before the second part (Llama).
 _SANDWICH = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
 
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A module of the stack in one of the times that it runs in a forward pass: time `call` of `calls`."""
+    """A module of the stack, in one of its calls in a forward pass.
+
+    Attributes:
+        module: The module.
+        call: The number of the call, from 0.
+        calls: The number of calls in a forward pass.
+    """
 
     module: nn.Module
     call: int = 0
     calls: int = 1
 
     def added(self) -> Iterator[tuple[str, nn.Module]]:
-        """The kinds of `ADDED` that this block has, with their modules, in the order in which they run."""
+        """Yield the kinds of `ADDED` that this block has, with their modules, in the order in which they run."""
         inside = dict(self.module.named_modules())
         if "albert_layers.1" in inside:
-            # Several layers in a group: none of them is what the block adds.
+            # A group of several layers: the output of a single one is not what the whole block adds.
             return
         sandwich = _SANDWICH if set(_SANDWICH.values()) <= inside.keys() else {}
         for kind, known in ADDED.items():
             paths = (sandwich[kind],) if kind in sandwich else known
-            found = next((inside[path] for path in paths if path in inside), None)
-            if found is not None:
-                yield kind, found
+            module = next((inside[path] for path in paths if path in inside), None)
+            if module is not None:
+                yield kind, module
 
 
 @dataclass(frozen=True, eq=False)
 class Stack:
-    """Blocks in the order in which they run, with the embedding before and the norm after them, if there are such.
+    """The blocks of a model, or of one half of an encoder-decoder.
 
-    `module` holds them all; `name` is that of the half of an encoder-decoder.
+    Attributes:
+        name: 'encoder' or 'decoder' in an encoder-decoder, else ''.
+        module: The module that contains everything else.
+        blocks: The blocks in the order in which they run.
+        embedding: The embedding before the blocks, if there is one.
+        norm: The norm after the blocks, if there is one.
     """
 
     name: str
@@ -83,25 +94,27 @@ class Stack:
 
 
 def find_stacks(model: nn.Module) -> list[Stack]:
-    """The stack of a model; of an encoder-decoder both, by their names; none of a model without blocks."""
+    """Return the stacks of a model: one, both of an encoder-decoder, or none if no blocks are found."""
     halves = {name: _named(model, name) for name in ("encoder", "decoder")}
     stacks = {name: _stack(half, name) for name, half in halves.items() if half is not None}
     if len(stacks) == 2 and all(stacks.values()):
         return [stack for stack in stacks.values() if stack is not None]
-    # Beside a tower for images or sound there is one for text.
+    # A multimodal model has a separate stack for text.
     text = _named(model, "language_model") or _named(model, "text_model")
     whole = _stack(text or model, "")
     return [] if whole is None else [whole]
 
 
 def _named(model: nn.Module, name: str) -> nn.Module | None:
+    """Return the first module whose path ends with `name`, or None."""
     return next((module for path, module in model.named_modules() if path.split(".")[-1] == name), None)
 
 
 def _stack(model: nn.Module, name: str) -> Stack | None:
+    """Return the stack of a model or half of a model, or None if no blocks are found."""
     modules = _block_list(model)
     if modules is None:
-        # Recurrent layers come as one module.
+        # PyTorch keeps all layers of a recurrent network in one module.
         recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
         blocks = [Block(module) for module in recurrent] if len(recurrent) == 1 else []
         norm = None
@@ -113,10 +126,11 @@ def _stack(model: nn.Module, name: str) -> Stack | None:
 
 
 def _block_list(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
-    """The longest list of modules that is not inside another such list (as heads are inside a block).
+    """Return the longest list of modules that is not inside another such list, as heads are inside a block; or None.
 
-    A `Sequential` is one if all are of one class: of several, it is mostly a single layer. Where lists of one length
-    stand side by side (XLM keeps attentions in one and the rest in others), none of them holds the blocks.
+    A `Sequential` counts only if all its modules are of one class; otherwise it is usually a single layer. If several
+    lists of the same length have the same parent (XLM keeps attention in one and the rest in others), none of them
+    holds whole blocks.
     """
     outermost: list[nn.ModuleList | nn.Sequential] = []
     inside: set[nn.Module] = set()
@@ -128,14 +142,14 @@ def _block_list(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
             inside |= set(module.modules())
     longest = max(outermost, key=len, default=None)
     for parent in model.modules():
-        beside = [child for child in parent.children() if child in outermost and len(child) == len(longest or ())]
-        if len(beside) > 1:
+        longest_here = [child for child in parent.children() if child in outermost and len(child) == len(longest or ())]
+        if len(longest_here) > 1:
             return None
     return longest
 
 
 def _blocks(modules: nn.ModuleList | nn.Sequential, config: Any) -> list[Block]:
-    """The modules, each once; or shared between layers, as ALBERT's configuration says."""
+    """Return a block for each module or, if ALBERT's configuration says that layers share modules, for each layer."""
     groups, layers = getattr(config, "num_hidden_groups", None), getattr(config, "num_hidden_layers", None)
     if groups != len(modules) or layers is None:
         return [Block(module) for module in modules]
@@ -147,17 +161,17 @@ def _blocks(modules: nn.ModuleList | nn.Sequential, config: Any) -> list[Block]:
 
 
 def _final_norm(model: nn.Module, blocks: nn.Module) -> nn.Module | None:
-    """The norm that stands beside the blocks: after them, or before them under a name that says 'final'."""
+    """Return the norm that has the same parent as the blocks and comes after them, or has 'final' in its name."""
     for parent in model.modules():
-        beside = dict(parent.named_children())
-        if any(child is blocks for child in beside.values()):
+        children = dict(parent.named_children())
+        if any(child is blocks for child in children.values()):
             norms = {
                 name: child
-                for name, child in beside.items()
+                for name, child in children.items()
                 if "norm" in type(child).__name__.lower() and "emb" not in name.lower()
             }
-            place = {name: i for i, name in enumerate(beside)}
-            at = next(i for i, child in enumerate(beside.values()) if child is blocks)
+            place = {name: i for i, name in enumerate(children)}
+            at = next(i for i, child in enumerate(children.values()) if child is blocks)
             after = [child for name, child in norms.items() if place[name] > at or "final" in name]
             return after[0] if after else None
     return None

@@ -1,4 +1,4 @@
-"""Activations and their true gradients, taken from the training step as it runs."""
+"""Capture of activations and their true gradients in a training step as it runs."""
 
 from __future__ import annotations
 
@@ -19,30 +19,36 @@ from tangentlens.errors import InputError
 
 @dataclass(eq=False)
 class _Piece:
-    """What one forward pass left at a site, and the gradient that has come for it so far."""
+    """The rows of one forward pass at a site.
+
+    Attributes:
+        batch: The batch of the pass.
+        activations: The activations at the positions that count.
+        gradients: The sum of the gradients received so far; None before the first one.
+    """
 
     batch: Batch
     activations: Float[Tensor, "n d"]
     gradients: Float[Tensor, "n d"] | None = None
 
     def add(self, gradient: Tensor) -> None:
-        """Several backward passes through one forward pass add up, as they do in any parameter's gradient."""
+        """Add a gradient: those of several backward passes are summed, as they are in a parameter's `grad`."""
         kept = copied_rows(gradient, self.batch)
         self.gradients = kept if self.gradients is None else self.gradients + kept
 
 
 class Capture:
-    """A context in which every backward pass through `model` leaves rows for each site.
+    """A context that captures the rows of each site in every backward pass through `model`.
 
-    A pass that is never back-propagated leaves no gradients. Hooks read and copy; they never change what flows.
+    Forward passes that are never back-propagated are not captured. Hooks read and copy; they change no tensor.
 
     Args:
         model: The model in training.
         sites: Where to look.
         exclude: Token ids to leave out, such as padding or a begin-of-sequence token.
         objective: What positions predict; None if that is not known.
-        max_tokens: Keep at most so many tokens of all forward passes together; if there are more, a random sample.
-        loss_scale: Tells by what the loss is multiplied in mixed precision; gradients are divided by it.
+        max_tokens: Keep at most this many tokens of all forward passes together; if there are more, a random sample.
+        loss_scale: Returns the factor by which the loss is multiplied in mixed precision; gradients are divided by it.
     """
 
     def __init__(
@@ -70,11 +76,12 @@ class Capture:
         self._flow.__exit__(kind, error, trace)
 
     def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
+        """Copy the activations, and have their gradient added when it comes."""
         piece = _Piece(batch, copied_rows(hidden, batch))
         self._pieces[site.name].append(piece)
 
         def receive(gradient: Tensor) -> None:
-            # The scale may change as soon as the optimizer has stepped.
+            # The scale is read now because the optimizer's step may change it.
             if self._scale is None and self.loss_scale is not None:
                 self._scale = float(self.loss_scale())
             self._flow.count(batch, site)
@@ -83,32 +90,33 @@ class Capture:
         on_gradient(hidden, receive)
 
     def _with_gradient(self, site: Site) -> list[_Piece]:
+        """Return the pieces of a site that have received a gradient."""
         return [piece for piece in self._pieces[site.name] if piece.gradients is not None]
 
     def ran(self, site: Site) -> bool:
-        """Whether any forward pass came through the site."""
+        """Return whether any forward pass came through the site."""
         return self._flow.ran(site)
 
     @property
     def n_backward(self) -> int:
-        """How many forward passes have been back-propagated."""
+        """Return the number of forward passes that have been back-propagated."""
         return max((len(self._with_gradient(site)) for site in self.sites), default=0)
 
     def without_gradient(self) -> list[str]:
-        """The sites that a forward pass came through, but no gradient."""
+        """Return the names of the sites that a forward pass came through, but no gradient."""
         return [site.name for site in self.sites if self.ran(site) and not self._with_gradient(site)]
 
     def activations(self) -> dict[str, Float[Tensor, "n d"]]:
-        """The activations of each site that a gradient came through."""
-        pieces = {site: self._with_gradient(site) for site in self.sites}
+        """Return the activations of each site that a gradient came through, by name of the site."""
+        by_site = {site: self._with_gradient(site) for site in self.sites}
         return {
-            site.name: torch.cat([piece.activations[self._flow.in_sample(site, piece.batch)] for piece in found])
-            for site, found in pieces.items()
-            if found
+            site.name: torch.cat([piece.activations[self._flow.in_sample(site, piece.batch)] for piece in pieces])
+            for site, pieces in by_site.items()
+            if pieces
         }
 
     def rows(self, site: Site) -> TokenRows:
-        """Return the rows of a site; `forget` frees their memory."""
+        """Return the activations and gradients of a site. Their memory is freed by `forget`."""
         pieces = self._with_gradient(site)
         if not pieces:
             raise InputError(

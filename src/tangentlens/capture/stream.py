@@ -1,4 +1,4 @@
-"""Moments of activations and gradients, added up over many training steps: all tokens, no rows kept."""
+"""Moments of activations and gradients over many training steps, from all tokens and without keeping rows."""
 
 from __future__ import annotations
 
@@ -17,15 +17,19 @@ from tangentlens.geometry.moments import Moments
 
 
 class MomentStream:
-    """A context in which training adds to `activations` and `gradients`, the moments of each site by its name.
+    """A context in which training steps add to the moments of each site's activations and gradients.
 
-    A forward pass adds when it is back-propagated. Rows that are not finite are left out.
+    A forward pass is added when it is back-propagated. A pass with values that are not finite is left out.
 
     Args:
         model: The model in training.
         sites: Where to look.
         exclude: Token ids to leave out.
-        loss_scale: Tells by what the loss is multiplied in mixed precision; gradients are divided by it.
+        loss_scale: Returns the factor by which the loss is multiplied in mixed precision; gradients are divided by it.
+
+    Attributes:
+        activations: The moments of the activations on this rank, by name of the site.
+        gradients: The moments of the gradients on this rank, by name of the site.
     """
 
     def __init__(
@@ -52,25 +56,25 @@ class MomentStream:
         self._flow.__exit__(kind, error, trace)
 
     def total(self, site: str) -> dict[str, Moments]:
-        """The moments of `activations` and of `gradients` so far, of all ranks; all of them must ask."""
+        """Return the moments of `activations` and `gradients` so far, over all ranks; every rank must call this."""
         device = device_of(self._model)
-        found = {
+        totals = {
             "activations": summed(self.activations.get(site), device),
             "gradients": summed(self.gradients.get(site), device),
         }
-        return {kind: moments for kind, moments in found.items() if moments is not None}
+        return {kind: moments for kind, moments in totals.items() if moments is not None}
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The window so far, as tensors by name; all ranks must ask."""
+        """Return the moments since the last `forget`, as tensors by name; every rank must call this."""
         state: dict[str, Tensor] = {}
         for site in self._sites:
-            for kind, found in self.total(site.name).items():
-                parts = {"count": torch.tensor(found.count), "mean": found.mean, "scatter": found.scatter}
+            for kind, moments in self.total(site.name).items():
+                parts = {"count": torch.tensor(moments.count), "mean": moments.mean, "scatter": moments.scatter}
                 state |= {f"window/{kind}/{site.name}/{part}": value for part, value in parts.items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Go on with the window of another stream."""
+        """Continue from the `state_dict` of another stream."""
         device = device_of(self._model)
         for kind, moments in (("activations", self.activations), ("gradients", self.gradients)):
             for key in state:
@@ -82,11 +86,12 @@ class MomentStream:
                         getattr(moments[site], part).copy_(state[f"window/{kind}/{site}/{part}"])
 
     def forget(self) -> None:
-        """Begin a new window."""
+        """Forget all moments, to begin a new window."""
         self.activations.clear()
         self.gradients.clear()
 
     def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
+        """Compute the moments of the activations, and add them when the gradient comes."""
         waiting = [self._moments(kept_rows(hidden, batch))]
 
         def receive(gradient: Tensor) -> None:
@@ -104,12 +109,14 @@ class MomentStream:
         on_gradient(hidden, receive)
 
     def _moments(self, rows: Tensor) -> Moments | None:
+        """Return the moments of rows, or None if they are not finite."""
         try:
             return Moments(rows.shape[1], device=rows.device).update(rows)
         except InputError:
-            # A step that overflowed happens in a healthy training, and must neither end it nor spoil the window.
+            # Overflow happens in a healthy training (loss scaling): it must neither end it nor make the window NaN.
             return None
 
     def _add(self, moments: dict[str, Moments], site: Site, new: Moments | None) -> None:
+        """Merge new moments into those of a site."""
         if new is not None and new.count:
             moments[site.name] = moments[site.name].merge(new) if site.name in moments else new

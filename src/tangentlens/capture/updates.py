@@ -24,9 +24,14 @@ Side = Literal["input", "output"]
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """The weight of a module, as (outputs, inputs): of a linear map, or of an embedding (a row a token type).
+    """The weight of a linear map, (outputs, inputs), or of an embedding, (token types, width).
 
-    `tied` says that the same weight also stands elsewhere in the model, so its gradient is the sum of two.
+    Attributes:
+        name: Its name, that of its site.
+        site: The output of the module whose weight it is.
+        is_embedding: Whether it is an embedding.
+        is_transposed: Whether the module keeps it as (inputs, outputs).
+        tied: Whether the model uses the same weight elsewhere too, so that its gradient is a sum.
     """
 
     name: str
@@ -37,37 +42,46 @@ class Matrix:
 
     @property
     def module(self) -> nn.Module:
-        """Whose weight it is."""
+        """Return the module whose weight it is."""
         return self.site.module
 
     @property
     def place(self) -> str:
-        """What kind of module it is of."""
+        """Return a description of the matrix: the class of its module, and whether it is tied."""
         return type(self.module).__name__ + (", tied to another" if self.tied else "")
 
     @property
     def weight(self) -> nn.Parameter:
-        """The parameter as the module keeps it."""
+        """Return the parameter as the module keeps it."""
         weight = self.module.weight
         assert isinstance(weight, nn.Parameter)
         return weight
 
     def rows(self, weight: Tensor, side: Side) -> Float[Tensor, "n d"]:
-        """A weight, its gradient or its update, as rows in the space of its inputs or of its outputs.
+        """Return a weight, its gradient or its update as rows in the space of its inputs or of its outputs.
 
         The rows of an embedding are token types in the space of its outputs.
+
+        Args:
+            weight: A tensor of the weight's shape.
+            side: The space: that of 'input' or of 'output'.
         """
         weight = weight.T if self.is_transposed else weight
         return weight if self.is_embedding or side == "input" else weight.T
 
     def sites(self) -> dict[Side, Site]:
-        """Where the activations on its sides are; an embedding has token ids on one of them."""
+        """Return the sites of the activations on either side; an embedding has an output side only."""
         sides: tuple[Side, ...] = ("output",) if self.is_embedding else ("input", "output")
         return {side: replace(self.site, name=f"{self.name}:{side}", side=side) for side in sides}
 
 
 def find_matrices(model: nn.Module, wanted: str | Sequence[str]) -> list[Matrix]:
-    """The matrices that `wanted` names: modules with one weight, by portable name, path or glob, as for sites."""
+    """Return the matrices that `wanted` names.
+
+    Args:
+        model: Any module.
+        wanted: Modules with a matrix as their weight, by portable name, path or glob, as in `find_sites`.
+    """
     matrices = []
     everywhere = [parameter for module in model.modules() for parameter in module.parameters(recurse=False)]
     of_tokens = [stack.embedding for stack in find_stacks(model) if stack.embedding is not None]
@@ -98,9 +112,13 @@ def find_matrices(model: nn.Module, wanted: str | Sequence[str]) -> list[Matrix]
 
 
 class UpdateCapture:
-    """A context around one training step that sees what it does to some matrices. Nothing is changed.
+    """A context around one training step that captures the gradients and updates of matrices, and changes nothing.
 
-    Gradients are those of the whole step, before clipping, averaged over ranks; updates are what the optimizer did.
+    Gradients are those of the whole step, before clipping, averaged over ranks. Updates are what the optimizer added.
+
+    Args:
+        matrices: The matrices.
+        loss_scale: Returns the factor by which the loss is multiplied in mixed precision; gradients are divided by it.
     """
 
     def __init__(self, matrices: Sequence[Matrix], loss_scale: Callable[[], float] | None = None) -> None:
@@ -128,27 +146,28 @@ class UpdateCapture:
         self._handles.clear()
 
     def forget(self) -> None:
-        """Let go of what was seen."""
+        """Forget what was captured."""
         self._before.clear()
         self._gradients.clear()
 
     def _receive(self, matrix: Matrix, weight: Tensor) -> None:
+        """Copy the gradient that a backward pass has accumulated."""
         if weight.grad is not None:
-            # Several backward passes add up in it, so the last one has all.
+            # Gradients of several backward passes are accumulated, so after the last one this is the whole step's.
             scale = 1.0 if self.loss_scale is None else float(self.loss_scale())
             gradient = weight.grad.detach()
             self._gradients[matrix.name] = (gradient.to_dense() if gradient.is_sparse else gradient).float() / scale
 
     def gradient(self, matrix: Matrix) -> Tensor | None:
-        """Of the step, or None if none came; all ranks must ask."""
-        found = self._gradients.get(matrix.name)
-        if world_size() == 1 or not any(of_all_ranks(found is not None, matrix.weight.device)):
-            return found
-        # Whether the ranks' own or already their mean: the mean over ranks is the same.
-        total = torch.zeros_like(matrix.weight, dtype=torch.float32) if found is None else found.clone()
+        """Return the gradient of the step, or None if there was none; every rank must call this."""
+        own = self._gradients.get(matrix.name)
+        if world_size() == 1 or not any(of_all_ranks(own is not None, matrix.weight.device)):
+            return own
+        # Whether each rank has its own gradient or already the mean of all: the mean over ranks is the same.
+        total = torch.zeros_like(matrix.weight, dtype=torch.float32) if own is None else own.clone()
         dist.all_reduce(total)
         return total / world_size()
 
     def update(self, matrix: Matrix) -> Tensor:
-        """What the step has added to the matrix."""
+        """Return what the step has added to the matrix."""
         return (matrix.weight.detach() - self._before[matrix.name]).float()

@@ -13,17 +13,17 @@ from tangentlens.lens.lens import Lens
 
 
 class LensCallback(Callback):
-    """Watches the model inside a LightningModule, and tells the Trainer's loggers.
+    """A callback that measures the model inside a LightningModule, and logs to the Trainer's loggers.
 
-    A training that goes on from a checkpoint goes on with the same numbers. One that begins anew with the same callback
-    is written into a folder of its own, `RUN-2`.
+    A training that continues from a checkpoint continues with the same numbers. A training that starts over with the
+    same callback is written to a folder of its own, `RUN-2`.
 
     Args:
         model: The attribute of the LightningModule that is called with token ids; '' if it is the module itself.
-        **settings: Those of `Lens`, but for `step` and `loss_scale`, which the Trainer knows.
+        **settings: The settings of `Lens`, except `step` and `loss_scale`, which the Trainer provides.
 
     Attributes:
-        lens: The lens of the training that runs, or of the last one.
+        lens: The lens of the present training, or of the last one.
     """
 
     def __init__(self, model: str = "model", **settings: Any) -> None:
@@ -36,13 +36,13 @@ class LensCallback(Callback):
         self._losses: list[Any] = []
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Put the lens on."""
+        """Open the lens, with the state of the checkpoint if the training continues from one."""
         scaler = getattr(trainer.precision_plugin, "scaler", None)
         scale = None if scaler is None else scaler.get_scale
         self._steps, self._losses = trainer.global_step, []
         settings = self.settings if trainer.global_step else repeated(self.settings, self._begun)
         self._begun += not trainer.global_step
-        # What a checkpoint brought, or a second `fit` of the same Trainer finds here.
+        # The state comes from a checkpoint or, in a second `fit` of the same Trainer, from the lens of the first.
         state = (self._state or self.state_dict()) if trainer.global_step else {}
         self._state = {}
         step = state.get("step", trainer.global_step)
@@ -53,12 +53,12 @@ class LensCallback(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """After an optimizer step, however many batches it took: measure if it is due, and log."""
+        """End the lens's step if the optimizer has stepped, and log the scalars if the step was due."""
         self._losses.append(outputs.get("loss") if isinstance(outputs, dict) else None)
-        # Several batches may make a step, and several optimizers count several steps a batch.
+        # A step may take several batches, and with several optimizers the Trainer counts several steps for one batch.
         if self.lens is None or trainer.global_step == self._steps:
             return
-        # Lightning divides losses by the number of batches in a step.
+        # Lightning has already divided each loss by the number of batches in a step, so their sum is the mean.
         loss = None if any(one is None for one in self._losses) else sum(self._losses)
         skipped = all(one is None for one in self._losses) and trainer.lightning_module.automatic_optimization
         self._steps, self._losses = trainer.global_step, []
@@ -73,19 +73,19 @@ class LensCallback(Callback):
                 logger.log_metrics(prefixed(self.lens.scalars), step=trainer.global_step)
 
     def state_dict(self) -> dict[str, Any]:
-        """What the lens needs to go on from a checkpoint with the same numbers."""
+        """Return what the lens needs to continue from a checkpoint with the same numbers."""
         return {} if self.lens is None else {"step": self.lens.current, "lens": self.lens.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Kept until the training starts."""
+        """Keep the state of a checkpoint until the training starts."""
         self._state = state_dict
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Take the lens off."""
+        """Close the lens."""
         self._close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Take the lens off."""
+        """Close the lens, so that no hooks are left on the model."""
         self._close()
 
     def _close(self) -> None:
@@ -94,13 +94,14 @@ class LensCallback(Callback):
 
 
 def _inner(module: LightningModule, name: str) -> nn.Module:
+    """Return the part of a LightningModule that is called with token ids."""
     if not name:
         return module
-    found = getattr(module, name, None)
-    if not isinstance(found, nn.Module):
+    inner = getattr(module, name, None)
+    if not isinstance(inner, nn.Module):
         parts = ", ".join(part for part, _ in module.named_children())
         raise InputError(
             f"model must name the part of the LightningModule that is called with token ids, but {name!r} is none; "
             f"it has {parts}"
         )
-    return found
+    return inner

@@ -1,4 +1,4 @@
-"""What the callbacks have in common: the names of numbers in a tracker, and of the folders of repeated trainings."""
+"""Names that the callbacks share: those of numbers in a tracker, and of the folders of repeated trainings."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def prefixed(scalars: Mapping[str, float]) -> dict[str, float]:
-    """All in one group of charts.
+    """Return the scalars with a prefix, by which trackers put them into one group of charts.
 
     >>> prefixed({"anisotropy": 0.25})
     {'tangentlens/anisotropy': 0.25}
@@ -15,7 +15,13 @@ def prefixed(scalars: Mapping[str, float]) -> dict[str, float]:
 
 
 def repeated(settings: Mapping[str, Any], times: int) -> dict[str, Any]:
-    """The settings for a training that begins anew, in a folder of its own: frameworks start over to find a batch size.
+    """Return the settings for a training that starts over, with a run folder of its own.
+
+    Frameworks start over to find a batch size, for example.
+
+    Args:
+        settings: The settings of the lens.
+        times: The number of trainings that the callback has seen before.
 
     >>> repeated({"run": "runs/lens"}, times=1)
     {'run': PosixPath('runs/lens-2')}

@@ -17,21 +17,21 @@ from tangentlens.errors import InputError
 from tangentlens.integrations.names import prefixed, repeated
 from tangentlens.lens.lens import Lens
 
-# What the lens keeps in a checkpoint's folder.
+# The file in a checkpoint's folder that holds the state of the lens.
 _STATE = "tangentlens.safetensors"
 
 
 class LensCallback(TrainerCallback):  # type: ignore[misc]
-    """Watches a Trainer's model, and reports through the Trainer's own logging to whatever tracker it has.
+    """A callback that measures a Trainer's model, and reports to the Trainer's trackers through its own logging.
 
-    A training that goes on from a checkpoint goes on with the same numbers. One that begins anew with the same callback
-    is written into a folder of its own, `RUN-2`.
+    A training that continues from a checkpoint continues with the same numbers. A training that starts over with the
+    same callback is written to a folder of its own, `RUN-2`.
 
     Args:
-        **settings: Those of `Lens`, but for the model, `step` and `loss_scale`, which the Trainer knows.
+        **settings: The settings of `Lens`, except the model, `step` and `loss_scale`, which the Trainer provides.
 
     Attributes:
-        lens: The lens of the training that runs, or of the last one.
+        lens: The lens of the present training, or of the last one.
     """
 
     def __init__(self, **settings: Any) -> None:
@@ -49,7 +49,10 @@ class LensCallback(TrainerCallback):  # type: ignore[misc]
         optimizer: Any,
         **_: Any,
     ) -> None:
-        """Put the lens on; a training that ended in an exception has left its own, which goes."""
+        """Open the lens, with the state of the checkpoint if the training continues from one.
+
+        A training that ended in an exception has left its lens open; that one is closed first.
+        """
         self.close()
         if args.torch_compile:
             raise InputError(
@@ -66,15 +69,15 @@ class LensCallback(TrainerCallback):  # type: ignore[misc]
             self.lens.load_state_dict(safetensors.torch.load_file(kept))
         elif state.global_step:
             warnings.warn(
-                f"the training goes on at step {state.global_step}, but the lens kept nothing at {kept}: tokens_seen "
-                "and windows begin anew; keep the checkpoint in output_dir, with that file",
+                f"the training continues at step {state.global_step}, but the lens has no state at {kept}: tokens_seen "
+                "and windows start over; keep the checkpoint in output_dir, with that file",
                 stacklevel=2,
             )
         self.lens.__enter__()
         self._handler = _handler_of(self, model)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """After an optimizer step, however many batches it took: measure if it is due, and report."""
+        """End the lens's step after an optimizer step, and report the scalars if the step was due."""
         if self.lens is None:
             return
         due = self.lens.due()
@@ -83,11 +86,11 @@ class LensCallback(TrainerCallback):  # type: ignore[misc]
             logs = prefixed(self.lens.scalars)
             state.log_history.append({**logs, "step": state.global_step})
             if self._handler is not None:
-                # Not its `on_log`, which would cancel a log of the Trainer's own that is due as well.
+                # Its own `on_log` would cancel a log of the Trainer that is due at the same step.
                 self._handler.call_event("on_log", args, state, control, logs=logs)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Keep what the lens needs to go on, in the checkpoint that was just written."""
+        """Save what the lens needs to continue to the checkpoint that was just written."""
         folder = _checkpoint(args, state)
         if self.lens is not None:
             kept = {name: value.cpu().contiguous() for name, value in self.lens.state_dict().items()}
@@ -95,23 +98,27 @@ class LensCallback(TrainerCallback):  # type: ignore[misc]
                 safetensors.torch.save_file(kept, folder / _STATE)
 
     def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
-        """Take the lens off."""
+        """Close the lens."""
         self.close()
 
     def close(self) -> None:
-        """Take the lens off; to be called after a training that ended in an exception."""
+        """Close the lens; to be called after a training that ended in an exception."""
         if self.lens is not None:
             self.lens.__exit__(None, None, None)
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
+    """Return the folder of the checkpoint of the current step."""
     return Path(args.output_dir) / f"checkpoint-{state.global_step}"
 
 
 def _handler_of(callback: TrainerCallback, model: nn.Module) -> CallbackHandler | None:
-    """What calls the Trainer's callbacks, trackers among them. A callback is not told, so it is looked for."""
-    for found in gc.get_objects():
-        if type(found) is CallbackHandler and found.model is model and any(one is callback for one in found.callbacks):
-            return found
-    warnings.warn("the Trainer's logging was not found; numbers go to the run directory alone", stacklevel=2)
+    """Return the handler that calls the Trainer's callbacks, trackers among them; None if it is not found.
+
+    The Trainer does not pass it to callbacks, so it is searched for among all objects.
+    """
+    for one in gc.get_objects():
+        if type(one) is CallbackHandler and one.model is model and any(each is callback for each in one.callbacks):
+            return one
+    warnings.warn("the Trainer's logging was not found; numbers go to the run directory only", stacklevel=2)
     return None

@@ -1,4 +1,4 @@
-"""Early warnings: a number of the live ones that rises past a limit, or falls far below where it has been."""
+"""Alarms: warnings when a live number rises above a limit, or falls far below its highest value so far."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from tangentlens.errors import InputError
 
 @dataclass(eq=False)
 class Alarm:
-    """Tells when a scalar is `above` a limit, or has fallen below the share `falls_to` of its highest so far.
+    """A warning when a scalar is above a limit, or below a fraction of its highest value so far.
 
-    Args:
+    Attributes:
         scalar: One of the lens's `scalars`, such as `anisotropy` or `intrinsic_dimension`.
-        above: Warn if it is higher than this.
-        falls_to: Warn if it is lower than this share of the highest value seen.
+        above: Warn if the scalar is higher than this.
+        falls_to: Warn if the scalar is lower than this fraction of its highest value so far.
+        highest: The highest value so far.
 
     >>> collapse = Alarm("intrinsic_dimension", falls_to=0.5)
     >>> [collapse.message({"intrinsic_dimension": value}) for value in (8.0, 10.0)]
     [None, None]
     >>> collapse.message({"intrinsic_dimension": 4.0})
-    'intrinsic_dimension is 4, below 0.5 of the 10 it has been at'
+    'intrinsic_dimension is 4, below 0.5 times its highest value so far, 10'
     """
 
     scalar: str
@@ -37,29 +38,40 @@ class Alarm:
             )
 
     def message(self, scalars: Mapping[str, float]) -> str | None:
-        """What there is to warn of, or None."""
+        """Update the highest value and return the warning, or None if there is nothing to warn of."""
         value = scalars.get(self.scalar, math.nan)
         self.highest = max(self.highest, value) if value == value else self.highest
         if value > self.above:
             return f"{self.scalar} is {value:.3g}, above {self.above:g}"
         if value < self.falls_to * self.highest:
-            return f"{self.scalar} is {value:.3g}, below {self.falls_to:g} of the {self.highest:.3g} it has been at"
+            return (
+                f"{self.scalar} is {value:.3g}, below {self.falls_to:g} times its highest value so far, "
+                f"{self.highest:.3g}"
+            )
         return None
 
 
 def ring(
     alarms: Iterable[Alarm], scalars: Mapping[str, float], before: Mapping[str, float]
 ) -> tuple[dict[str, float], list[str]]:
-    """Which alarms last, as `alarm/scalar` of 1 or 0, and what there is to say of those that begin.
+    """Return the state of every alarm, and the messages of those that have just begun.
 
-    No measurement is no all-clear: without scalars, what was told `before` stands.
+    Without a measurement, every alarm keeps its state: the absence of one is no all-clear.
+
+    Args:
+        alarms: The alarms.
+        scalars: The scalars of this step; empty if it could not be measured.
+        before: The states after the last due step.
+
+    Returns:
+        The states, 1 or 0 by `alarm/scalar`, and the messages.
     """
-    told: dict[str, float] = {}
-    begun = []
+    states: dict[str, float] = {}
+    messages = []
     for alarm in alarms:
         name = f"alarm/{alarm.scalar}"
         message = alarm.message(scalars) if scalars else None
-        told[name] = float(message is not None) if scalars else before.get(name, 0.0)
+        states[name] = float(message is not None) if scalars else before.get(name, 0.0)
         if message is not None and not before.get(name):
-            begun.append(message)
-    return told, begun
+            messages.append(message)
+    return states, messages

@@ -1,4 +1,4 @@
-"""The object people hold: a live model, its sites, when to look, and the run the numbers go to."""
+"""The lens: measures a model while it trains, at chosen sites and steps, and writes the numbers to a run."""
 
 from __future__ import annotations
 
@@ -57,21 +57,22 @@ class Lens:
         objective: `causal`, `masked` or `seq2seq`, to bin by target token; Hugging Face classes are known by name.
         counts: Occurrences by token id over the corpus, to bin shares by token frequency.
         exclude: Token ids to leave out, such as padding or begin-of-sequence.
-        max_tokens: Measure at most so many tokens of a due step, over all ranks: a random sample if there are more.
-        moments_every: Also add up the moments of activations and gradients, of all tokens of every so many steps;
-            they are measured and written with the next due step.
+        max_tokens: Measure at most this many tokens of a due step, over all ranks; if there are more, a random sample.
+        moments_every: Every so many steps, also add the moments of the activations and gradients of all tokens to a
+            running sum, which is measured and written with the next due step.
         loss_scale: Returns the factor by which the loss is multiplied in mixed precision, as `scaler.get_scale` does.
-        log_sites: Sites whose own values are in `scalars` as well as the means over sites; as `sites`.
+        log_sites: Sites whose own values are in `scalars`, in addition to the means over sites; named as in `sites`.
         updates: Matrices whose gradients and actual updates are compared with proxies of the activations on either
             side: `embed`, or modules with a weight, by path or glob.
         alarms: What to warn of. A warning is raised when it begins; it is in `scalars` and in the records while it
             lasts.
         seed: Seed of the proxy's fit.
         step: The number of the first step, if training continues from a checkpoint.
-        tokens_seen: How many tokens the model had been trained on before.
+        tokens_seen: The number of tokens that the model had been trained on before.
 
     Attributes:
-        scalars: The last due step in a handful of numbers, for a tracker.
+        scalars: The main numbers of the last due step, for a tracker.
+        current: The number of the current step.
     """
 
     def __init__(
@@ -117,7 +118,9 @@ class Lens:
         self.loss_scale = loss_scale
         self.log_sites = {site.name for site in find_sites(model, log_sites)} if log_sites else set()
         if not self.log_sites <= {site.name for site in self.sites}:
-            raise InputError(f"log_sites must be among the sites that are measured, but {log_sites!r} is not")
+            raise InputError(
+                f"log_sites must be among the sites that are measured, but {log_sites!r} is not; add it to sites"
+            )
         self.alarms = tuple(alarms)
         self.scalars: dict[str, float] = {}
         self.seed = seed
@@ -136,18 +139,20 @@ class Lens:
 
     @property
     def run(self) -> Run:
-        """The run that numbers are written to; only the first rank of a distributed training has one."""
+        """Return the run that numbers are written to; only the first rank of a distributed training has one."""
         if self._run is None:
-            raise InputError("the run belongs to the first rank, but this is another; ask there")
+            raise InputError(
+                "the run must be read on the first rank, which writes it, but this is another; use it there"
+            )
         return self._run
 
     @property
     def tokens_seen(self) -> int:
-        """The number of tokens that the model has been trained on, by all ranks; all of them must ask."""
+        """Return the number of tokens that all ranks have trained the model on; every rank must call this."""
         return self._tokens_before + sum(of_all_ranks(int(self._tokens_here), device_of(self.model)))
 
     def _claim(self, run: Run, fresh: bool) -> None:
-        """Put the settings under the model's name in the manifest; another lens of that name is not overwritten."""
+        """Write the settings to the manifest under the model's name, or raise if another lens has that name."""
         settings = {
             "sites": {site.name: site.place for site in self.sites},
             "proxy": named_proxy(self.proxy)[0],
@@ -167,14 +172,14 @@ class Lens:
             if fresh and self.current == 0 and not run.records.filter(model=self.name).is_empty():
                 raise InputError(
                     f"{run.path} must be empty for a training that starts at step 0, but holds one; choose "
-                    "another folder, delete this one, or pass step= and tokens_seen= to go on from a checkpoint"
+                    "another folder, delete this one, or pass step= and tokens_seen= to continue from a checkpoint"
                 )
         run.describe("lenses", {self.name: settings})
 
     def __enter__(self) -> Lens:
         if self._counter is not None:
             raise InputError("a lens must be opened once at a time, but this one is open; make another")
-        # Arming may refuse, and then there must be no hook.
+        # This may raise, and then no hook must be left on the model.
         self._arm()
         self._counter = self.model.register_forward_pre_hook(self._count_tokens, with_kwargs=True)
         return self
@@ -199,13 +204,17 @@ class Lens:
         return is_due(self.every, self.current)
 
     def step(self, loss: Tensor | float | None = None) -> None:
-        """Say that a training step has ended. A due step is measured and written, with its loss if it is given."""
+        """End a training step. If the step is due, it is measured and written.
+
+        Args:
+            loss: The loss of the step, to be written with the rest.
+        """
         self._check_open("step")
         capture, step, troubles = self._capture, self.current, {}
         self._disarm()
         try:
             if capture is not None and self.due():
-                # Measuring is not a part of the training's mixed precision.
+                # The mixed precision of the training must not apply to what is measured.
                 with torch.autocast(device_of(self.model).type, enabled=False), torch.no_grad():
                     troubles = self._measure(capture, loss)
             elif capture is not None and is_due(self.every, step + 1):
@@ -221,7 +230,7 @@ class Lens:
             warnings.warn(f"step {step} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2)
 
     def _warn_of(self, sites: list[str]) -> None:
-        """Of what would be an error on a due step, which may be hours away."""
+        """Warn of sites without a gradient now, because the first due step, where they matter, may be hours away."""
         if sites:
             warnings.warn(
                 f"no gradient came through {', '.join(sites)} in the first step; on a due step that is an error: check "
@@ -230,13 +239,18 @@ class Lens:
             )
 
     def _check_open(self, name: str) -> None:
+        """Raise if the method `name` is called outside of the `with` block."""
         if self._counter is None:
             raise InputError(
                 f"lens.{name}() must be called inside `with Lens(...) as lens:`, but is not; open that block"
             )
 
     def skip(self, reason: str) -> None:
-        """Say that a step has ended that did not train; if it was due, that and the reason are recorded."""
+        """End a step that did not train. If the step was due, a record says that it was not measured.
+
+        Args:
+            reason: Why it did not train, for the record.
+        """
         self._check_open("skip")
         due = self.due()
         self._disarm()
@@ -249,9 +263,9 @@ class Lens:
         self._arm()
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return what a lens needs, beside the step, to continue from a checkpoint with the same numbers.
+        """Return what a lens needs, in addition to the step, to continue from a checkpoint with the same numbers.
 
-        In a distributed training all ranks must ask; the state that the first one gets is that of all ranks.
+        In a distributed training every rank must call this; the first one gets the state of all ranks.
         """
         state = self._memory.state_dict(self._watched, device_of(self.model))
         state |= {f"scalar/{name}": torch.tensor(value) for name, value in self.scalars.items()}
@@ -270,13 +284,15 @@ class Lens:
                     alarm.highest = float(value) if alarm.scalar == name else alarm.highest
             elif kind == "tokens_seen":
                 self._tokens_before = int(value)
-        # The windows of all ranks are the first one's now.
+        # The state holds the sum over all ranks, so only one rank may continue from it.
         if is_first():
             self._stream.load_state_dict(state)
 
     def _arm(self) -> None:
+        """Put on the hooks that the current step needs."""
         room = -(-self.max_tokens // world_size())
-        # A due step is measured, the one before fits its proxy, and the first shows whether gradients come at all.
+        # A due step is measured; the proxy is fitted to the step before; the first step shows whether sites have
+        # gradients at all.
         if self.due() or is_due(self.every, self.current + 1) or self._is_first_step:
             self._capture = Capture(
                 self.model, self._watched, self.exclude, self.objective, room, self.loss_scale
@@ -287,18 +303,20 @@ class Lens:
             self._stream.__enter__()
 
     def _disarm(self) -> None:
+        """Remove the hooks of the current step."""
         for watching in (self._capture, self._stream, self._updates):
             if watching is not None:
                 watching.__exit__(None, None, None)
         self._capture = None
 
     def _count_tokens(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Add the tokens of a forward pass in training to the count."""
         if model.training and torch.is_grad_enabled():
-            # A sum stays on the device: no step waits for it.
+            # The sum stays on the device, so that no step has to wait for it.
             self._tokens_here = self._tokens_here + count_tokens(named_arguments(model, args, kwargs))
 
     def _about(self) -> Record:
-        """What the records of this step have in common; all ranks must ask."""
+        """Return what all records of this step have in common; every rank must call this."""
         return Record(model=self.name, step=self.current, tokens_seen=self.tokens_seen, seed=self.seed)
 
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
@@ -323,14 +341,14 @@ class Lens:
         return outcome.troubles
 
     def _remember(self, outcome: Outcome, fit_next: dict[str, Tensor]) -> None:
-        """Keep what the next due step needs, and forget the rest."""
+        """Keep what the next due step needs and forget the rest."""
         self._updates.forget()
         self._stream.forget()
         self._memory.fit_on = fit_next
         self._memory.subspaces = {name: dict(site.test.subspaces) for name, site in outcome.measured.items()}
 
     def _tell(self, measured: Mapping[str, SiteMeasures]) -> None:
-        """Put the step into `scalars`, and warn of alarms that begin."""
+        """Set `scalars` to the numbers of this step, and warn of alarms that begin."""
         chosen = {name: site for name, site in measured.items() if name in self.log_sites}
         values = scalars(measured)
         lasting, messages = ring(self.alarms, values, self.scalars)
@@ -339,6 +357,7 @@ class Lens:
             warnings.warn(f"step {self.current} of {self.name}: {message}", stacklevel=5)
 
     def _write(self, records: list[Record], measured: Mapping[str, SiteMeasures]) -> None:
+        """Write the records of this step, and the bases of its subspaces."""
         part = f"{self.name}-step-{self.current:08d}"
         bases = {
             f"{site}/{name}": subspace.basis.float().cpu()

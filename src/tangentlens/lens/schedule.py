@@ -1,4 +1,4 @@
-"""When to look: schedules as data. A number (every so many steps), a list of steps, or the name of a known schedule."""
+"""Schedules: when to measure. A schedule is a number n (every n steps), a list of steps, or a name."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ Schedule = int | Sequence[int] | Literal["log", "pythia"]
 
 
 def _is_power_of_two(step: int) -> bool:
+    """Return whether a step is 0 or a power of two."""
     return step & (step - 1) == 0
 
 
-# 0 counts as a power of two here: both begin before the first update.
+# 0 counts as a power of two here, so both schedules begin before the first update.
 NAMED: dict[str, Callable[[int], bool]] = {
     "log": _is_power_of_two,
     "pythia": lambda step: (step <= 512 and _is_power_of_two(step)) or step % 1000 == 0,
@@ -24,7 +25,10 @@ NAMED: dict[str, Callable[[int], bool]] = {
 
 
 def as_schedule(every: Any) -> Schedule:
-    """A schedule as it is written into a manifest; what is none is refused.
+    """Return a schedule in the form in which it is written to a manifest, or raise if it is not a schedule.
+
+    Args:
+        every: A whole number, an iterable of steps, or a name in `NAMED`.
 
     >>> as_schedule(range(3))
     [0, 1, 2]
@@ -38,11 +42,12 @@ def as_schedule(every: Any) -> Schedule:
         return steps
     raise InputError(
         "every must be a whole number of at least 1, a list of steps from 0 on, or one of "
-        f"{', '.join(map(repr, NAMED))}, but is {every!r}"
+        f"{', '.join(map(repr, NAMED))}, but is {every!r}; choose one of these"
     )
 
 
 def _whole_numbers(values: Any) -> list[int]:
+    """Return the values as whole numbers; an empty list if that is not possible."""
     try:
         return [operator.index(value) for value in values]
     except TypeError:
@@ -50,7 +55,7 @@ def _whole_numbers(values: Any) -> list[int]:
 
 
 def is_due(schedule: Schedule, step: int) -> bool:
-    """Whether a step is in the schedule.
+    """Return whether a step is in the schedule.
 
     >>> [step for step in range(3001) if is_due("pythia", step)]
     [0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000, 2000, 3000]
@@ -61,7 +66,7 @@ def is_due(schedule: Schedule, step: int) -> bool:
 
 
 def log_steps(last: int) -> list[int]:
-    """A log-spaced schedule with an end: 0, 1, 2, 4, 8, ... and `last`.
+    """Return a log-spaced schedule with an end: 0, 1, 2, 4, 8, ... and `last`.
 
     >>> log_steps(100)
     [0, 1, 2, 4, 8, 16, 32, 64, 100]

@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic writes: files that appear whole or not at all."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from tangentlens.errors import InputError
 
 
 def make_directory(path: Path) -> None:
-    """Create `path` with its parents, or say why that cannot be."""
+    """Create a directory with its parents, or raise an error that says why it cannot be created."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -18,7 +18,7 @@ def make_directory(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Put `data` at `path`: readers see the old file or the new one, also after a crash or on a full disk."""
+    """Write `data` to `path` atomically: readers see the old file or the new one, even after a crash or a full disk."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with draft.open("wb") as file:
@@ -37,7 +37,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def _sync_directory(path: Path) -> None:
-    """A rename survives a power cut only once its folder is on disk."""
+    """Flush a directory to disk, without which a rename in it does not survive a power failure."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""A run directory and what can be asked of it."""
+"""The run directory: its manifest, records and tensors, and how it is created, opened and continued."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _PACKAGES = ("tangentlens", "torch", "transformers", "tokenizers", "numpy", "sci
 
 
 class Run:
-    """A run directory. `open_run` opens one; `create_run` makes one, or goes on with it.
+    """A run directory. `open_run` opens one; `create_run` creates or continues one.
 
     >>> import tempfile
     >>> run = create_run(tempfile.mkdtemp() + "/my-run", {"rank": 16})
@@ -37,68 +37,89 @@ class Run:
     """
 
     def __init__(self, path: Path) -> None:
-        # The run stays where it is, whatever folder the process moves to.
+        # An absolute path stays valid if the process changes its working directory.
         self.path = path.absolute()
 
     @property
     def name(self) -> str:
-        """The directory's own name."""
+        """Return the name of the directory."""
         return self.path.resolve().name
 
     @property
     def manifest(self) -> dict[str, Any]:
-        """Configuration, versions and what the run says of its models and data."""
+        """Return the manifest: configuration, versions, and facts about the run's models and data."""
         return _read_manifest(self.path)
 
     @property
     def records(self) -> pl.DataFrame:
-        """Every number of the run, under the name its folder has now."""
+        """Return every number of the run as a table; the column `run` is the present name of the directory."""
         parts = sorted((self.path / "records").glob("[!.]*.parquet"))
         table = pl.concat([SCHEMA.to_frame(), *(self._read_part(part, len(parts)) for part in parts)])
         return table.with_columns(run=pl.lit(self.name))
 
     def has(self, part: str) -> bool:
-        """Whether the part of this name has been written."""
+        """Return whether the part of this name has been written."""
         return self._part(part).exists()
 
     def complete(self, part: str, make: Callable[[], Iterable[Record]]) -> None:
-        """Make and write the part of this name unless it is there: so an interrupted run continues where it stopped."""
+        """Make and write a part unless it exists, so that an interrupted run continues where it stopped.
+
+        Args:
+            part: The name of the part.
+            make: Returns its records; called only if they are needed.
+        """
         if not self.has(part):
             self.write(part, make())
 
     def write(self, part: str, records: Iterable[Record]) -> None:
-        """Write a part of the records; on return it is on disk. A part of the same name is replaced."""
+        """Write a part of the records, in place of any part of the same name; on return it is on disk."""
         buffer = io.BytesIO()
         as_frame(self.name, records).write_parquet(buffer)
         write_whole(self._part(part), buffer.getvalue())
 
     def describe(self, section: str, facts: Mapping[str, Any]) -> None:
-        """Put `facts` under `section` of the manifest."""
+        """Add facts to a section of the manifest."""
         manifest = self.manifest
         manifest[section] = manifest.get(section, {}) | dict(facts)
         _write_manifest(self.path, manifest)
 
     def claim_data(self, text: str | None, facts: Mapping[str, Any]) -> None:
-        """Put what is known of the text into the manifest; another one than before is refused."""
+        """Write facts about the text to the manifest, or raise if the run was made from another text.
+
+        Args:
+            text: The name of the text, for the error.
+            facts: What identifies the text.
+        """
         known = self.manifest.get("data", facts)
         if any(known.get(name) != value for name, value in facts.items()):
-            raise InputError(f"{self.path} was made from another text than {text} now holds; choose another folder")
+            raise InputError(f"{self.path} was made from another text than {text} is now; choose another folder")
         self.describe("data", facts)
 
     def claim_model(self, name: str, facts: Mapping[str, Any]) -> None:
-        """Put what is known of a model into the manifest; one with other weights than before is refused."""
+        """Write facts about a model to the manifest, or raise if the run was begun with other weights.
+
+        Args:
+            name: The name of the model in the run.
+            facts: What is known of it, `weights_sha256` among it.
+        """
         known = self.manifest.get("models", {}).get(name, facts)
         if known["weights_sha256"] != facts["weights_sha256"]:
             raise InputError(f"{name} has other weights than when {self.path} was begun; choose another folder")
         self.describe("models", {name: facts})
 
     def save_tensors(self, name: str, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-        """Write named tensors and text about them."""
+        """Write a file of named tensors with text about them.
+
+        Args:
+            name: The name of the file.
+            tensors: The tensors by name.
+            metadata: Text about them, by name.
+        """
         data = safetensors.torch.save({key: tensor.contiguous() for key, tensor in tensors.items()}, metadata)
         write_whole(self._tensors(name), data)
 
     def load_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
-        """The tensors and the text about them, or None if they were never written."""
+        """Return the tensors of a file and the text about them, or None if they were never written."""
         path = self._tensors(name)
         if not path.exists():
             return None
@@ -108,10 +129,11 @@ class Run:
         except safetensors.SafetensorError as error:
             raise InputError(
                 f"{path} must be a safetensors file, but cannot be read ({error}); "
-                "delete it and run the same command again: what it held is made anew, a checkpoint by training again"
+                "delete it and run the same command again, which recreates it (a checkpoint by training again)"
             ) from error
 
     def _read_part(self, part: Path, n_parts: int) -> pl.DataFrame:
+        """Return the records of one file, upgraded to the present format."""
         try:
             frame = pl.read_parquet(part)
             frame = frame if "detail" in frame.columns else upgraded_records(frame)
@@ -119,8 +141,8 @@ class Run:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             raise InputError(
                 f"{part} must be a Parquet part of the records, but cannot be read (truncated?); the other "
-                f"{n_parts - 1} parts are untouched: move this one away to read them; if what it held is needed, make "
-                "the run anew in another folder"
+                f"{n_parts - 1} parts are untouched: move this one away to read them; if its records are needed, "
+                "repeat the run in another folder"
             ) from error
 
     def _part(self, name: str) -> Path:
@@ -134,33 +156,36 @@ class Run:
 
 
 def _file_name(name: str) -> str:
-    """Any name as a plain file's: no folders, and not hidden."""
+    """Return a name as that of a plain file: percent-encoded, without slashes, and not hidden."""
     return quote(name, safe="@=").replace(".", "%2E", name.startswith("."))
 
 
 def is_run(path: str | Path) -> bool:
-    """Whether there is a run at `path`, sound or not."""
+    """Return whether there is a run at `path`, readable or not."""
     return (Path(path) / "manifest.json").exists()
 
 
 def open_run(path: str | Path) -> Run:
-    """Open a run directory that exists."""
+    """Return the run of an existing run directory."""
     _read_manifest(Path(path))
     return Run(Path(path))
 
 
 def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens") -> Run:
-    """Make a run directory, or continue the one that is there if it was made in the same way.
+    """Create a run directory, or continue an existing one that has the same configuration.
 
     Args:
         path: The directory.
-        config: Everything that decides the numbers. A run with another configuration is refused.
+        config: All settings that determine the numbers. A run with another configuration is an error.
         made_by: The command or study that makes the run.
+
+    Returns:
+        The run, with its manifest on disk.
     """
     path = Path(path)
     if not str(path).isprintable():
         raise InputError(
-            f"a run's folder must have a name that can be printed, but {str(path)!r} has not; choose another"
+            f"a run's folder must have a printable name, but {str(path)!r} is not printable; choose another"
         )
     config = json.loads(json.dumps(config))
     make_directory(path)
@@ -170,7 +195,7 @@ def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens
         known, wanted = (
             {"made_by": by, **of} for by, of in ((manifest["made_by"], manifest["config"]), (made_by, config))
         )
-        # A run in which nothing was measured yet, as after a mistyped option, is made anew.
+        # A run in which nothing was measured yet, as after a mistyped option, may be overwritten.
         if known == wanted or any(any((path / folder).glob("[!.]*")) for folder in folders):
             check_same(path, known, wanted)
             return Run(path)
@@ -188,17 +213,24 @@ def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens
 
 
 def check_same(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    """Refuse to go on with other settings than `old`, those the run was made with."""
+    """Raise if a run would be continued with other settings.
+
+    Args:
+        path: The run directory, for the error.
+        old: The settings that the run was made with.
+        new: The settings that it would be continued with.
+    """
     changed = [key for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changed:
         listed = ", ".join(f"{key} was {old.get(key)!r} and is now {new.get(key)!r}" for key in changed)
         raise InputError(
-            f"{path} holds a run with another configuration ({listed}); give the same one to go on with it, "
-            "or choose another folder"
+            f"{path} holds a run with another configuration ({listed}); use the same configuration to continue it, or "
+            "choose another folder"
         )
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
+    """Return the manifest of a run directory, upgraded to the present format."""
     try:
         manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
     except OSError as error:
@@ -218,9 +250,11 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest of a run directory."""
     write_whole(path / "manifest.json", json.dumps(manifest, indent=2).encode())
 
 
 def _versions() -> dict[str, str]:
+    """Return the versions of Python, the platform and the packages that determine the numbers."""
     packages = {name: importlib.metadata.version(name) for name in _PACKAGES}
     return {"python": platform.python_version(), "platform": platform.platform(), **packages}

@@ -1,8 +1,9 @@
 """Is the tangent test calibrated? Simulations with a known answer: `python -m tangentlens.studies.calibration`.
 
-Unrelated: gradients know nothing of activations, so a test at 5% should reject 5% of replicates. Planted: gradients
-prefer the directions in which activations vary, and their second moment is known, so a 95% interval should cover the
-share in 95%. Tokens of a sequence depend on each other, or do not.
+In 'unrelated' simulations, gradients are independent of activations, so a test at the 5% level should reject in 5% of
+replicates. In 'planted' ones, gradients prefer the directions in which activations vary and their second moment is
+known, so a 95% interval should cover the true share in 95% of replicates. Tokens of a sequence are independent or
+dependent. Results are in docs/calibration.md.
 """
 
 from __future__ import annotations
@@ -27,10 +28,16 @@ CONTROLS = ("random", "normal", "pca")
 
 @dataclass(frozen=True)
 class Setting:
-    """Sizes of a simulation, and how far it is from independent tokens.
+    """The size of a simulation, and how far its tokens are from independent.
 
-    `dependence` is the share of a token's variance that its whole sequence has in common; `loudness` the standard
-    deviation of the logarithm of a sequence's scale, as gradients of hard and easy sequences differ.
+    Attributes:
+        dependence: The fraction of a token's variance that is common to its sequence.
+        loudness: The standard deviation of the logarithm of a sequence's scale; gradients of hard and of easy sequences
+            differ in scale.
+        dim: The width of the site.
+        rank: The rank of the proxy.
+        n_sequences: The number of sequences, half of which test.
+        length: The number of tokens in a sequence.
     """
 
     dependence: float = 0.0
@@ -45,17 +52,26 @@ SETTINGS = (Setting(), Setting(dependence=0.5), Setting(dependence=0.5, loudness
 
 
 def calibrate(n_replicates: int = 400, settings: Sequence[Setting] = SETTINGS) -> pl.DataFrame:
-    """Rates over replicates: of rejections at 5% where nothing is related, of coverage where a share is planted."""
+    """Return the rates of rejection at the 5% level and of coverage by 95% intervals, over replicates.
+
+    Args:
+        n_replicates: The number of replicates of each simulation.
+        settings: The settings to simulate.
+
+    Returns:
+        One row per setting and outcome, with columns `dependence`, `loudness`, `what` and `rate`.
+    """
     rows = []
     for setting in settings:
-        found = [dict(_outcomes(setting, seed)) for seed in range(n_replicates)]
-        for what in found[0]:
-            rate = sum(outcome[what] for outcome in found) / n_replicates
+        replicates = [dict(_outcomes(setting, seed)) for seed in range(n_replicates)]
+        for what in replicates[0]:
+            rate = sum(outcomes[what] for outcomes in replicates) / n_replicates
             rows.append({"dependence": setting.dependence, "loudness": setting.loudness, "what": what, "rate": rate})
     return pl.DataFrame(rows)
 
 
 def _outcomes(setting: Setting, seed: int) -> Iterator[tuple[str, bool]]:
+    """Yield the outcomes of one replicate: which tests rejected, and which intervals covered the truth."""
     make = torch.Generator().manual_seed(seed)
     axes, other_axes = (
         torch.linalg.qr(torch.randn(setting.dim, setting.dim, generator=make, dtype=torch.float64)).Q for _ in range(2)
@@ -74,15 +90,17 @@ def _outcomes(setting: Setting, seed: int) -> Iterator[tuple[str, bool]]:
 
 
 def _spectrum(setting: Setting) -> Float[Tensor, "d"]:
+    """Return the eigenvalues of the second moment, a power law."""
     return torch.arange(1, setting.dim + 1, dtype=torch.float64) ** -0.7
 
 
 def _moment(setting: Setting, axes: Float[Tensor, "d d"]) -> Float[Tensor, "d d"]:
+    """Return the true second moment of rows with these axes, up to its scale."""
     return axes * _spectrum(setting) @ axes.T
 
 
 def _rows(setting: Setting, axes: Float[Tensor, "d d"], make: torch.Generator) -> Float[Tensor, "n d"]:
-    """Rows with the second moment above, up to its scale, whatever their dependence."""
+    """Return random rows whose second moment is `_moment`, up to its scale, whatever their dependence."""
     own = torch.randn(setting.n_sequences, setting.length, setting.dim, generator=make, dtype=torch.float64)
     common = torch.randn(setting.n_sequences, 1, setting.dim, generator=make, dtype=torch.float64)
     mixed = setting.dependence**0.5 * common + (1 - setting.dependence) ** 0.5 * own
@@ -91,6 +109,7 @@ def _rows(setting: Setting, axes: Float[Tensor, "d d"], make: torch.Generator) -
 
 
 def _rejections(test: TangentTest, gradients: Float[Tensor, "n d"]) -> Iterator[tuple[str, bool]]:
+    """Yield, for each order, whether a test at the 5% level rejects unrelated gradients."""
     proxy = test.subspaces[test.proxy]
     for order in ORDERS:
         yield f"unrelated, {ORDERS[order]}: rejects", test.p_values[Cell("random", order, "all")] < 0.05
@@ -101,6 +120,7 @@ def _rejections(test: TangentTest, gradients: Float[Tensor, "n d"]) -> Iterator[
 def _coverages(
     test: TangentTest, moment: Float[Tensor, "d d"], fresh: Float[Tensor, "n d"]
 ) -> Iterator[tuple[str, bool]]:
+    """Yield, for each order, whether the 95% intervals cover the true share and the true ratio to pca."""
     fitted = {name: test.subspaces[name] for name in (test.proxy, "pca")}
     truth = moment_shares(moment, fitted, tuple(ORDERS))
     for number, order in enumerate(ORDERS):
@@ -108,7 +128,7 @@ def _coverages(
         share, ratio = test.share(order=order), test.log_ratio("pca", order)
         yield f"planted, {ORDERS[order]}: covers the share", share.ci_low <= proxy <= share.ci_high
         yield f"planted, {ORDERS[order]}: covers proxy / pca", ratio.ci_low <= math.log(proxy / pca) <= ratio.ci_high
-    # The mean over tokens has no closed form; that of many fresh tokens stands for it.
+    # The expected token share has no closed form, so the mean over many fresh tokens is used as the truth.
     inside = (fitted[test.proxy].project(fresh).square().sum(dim=1) / fresh.square().sum(dim=1)).mean()
     share = test.token_share()
     yield "planted, token by token: covers the share", bool(share.ci_low <= inside <= share.ci_high)

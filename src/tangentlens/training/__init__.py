@@ -1,1 +1,1 @@
-"""A plain training loop and its objectives. What is measured is the lens's business, not the loop's."""
+"""A plain training loop and its objectives. The lens decides what is measured, not the loop."""

@@ -1,4 +1,4 @@
-"""A plain training loop that can be stopped at any moment and goes on with the same numbers."""
+"""A plain training loop that can be stopped at any moment and continues with the same numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,16 @@ Batches = Callable[[int], Mapping[str, Tensor]]
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a model is trained: AdamW, linear warm-up, then linearly down to a tenth."""
+    """How a model is trained: with AdamW, a linear warm-up, and then a linear decay to a tenth of the learning rate.
+
+    Attributes:
+        steps: The number of steps.
+        learning_rate: The peak learning rate.
+        warmup: The number of steps of the warm-up.
+        betas: The betas of AdamW.
+        weight_decay: The weight decay of AdamW.
+        clip: The largest norm of the gradient; longer ones are clipped.
+    """
 
     steps: int
     learning_rate: float
@@ -29,7 +38,7 @@ class Recipe:
     clip: float = 1.0
 
     def rate(self, step: int) -> float:
-        """Learning rate of a step."""
+        """Return the learning rate of a step."""
         return self.learning_rate * min(1.0, (step + 1) / self.warmup) * max(0.1, 1 - step / self.steps)
 
 
@@ -38,10 +47,10 @@ def train(model: nn.Module, batches: Batches, recipe: Recipe, lens: Lens, checkp
 
     Args:
         model: A model that returns its loss.
-        batches: The batch of a step, by its number.
+        batches: Returns the batch of a step, given the number of the step.
         recipe: How to train.
-        lens: The lens, which already knows at which step the checkpoint stands.
-        checkpoint: Where the training state is kept; it is saved whenever the lens has written.
+        lens: The lens, made with the step of the checkpoint.
+        checkpoint: Where the training state is kept; it is saved after every due step.
         watch: Called with the number of steps done, and the loss as a note.
     """
     optimizer = checkpoint.restore(model, recipe)
@@ -69,18 +78,23 @@ def train(model: nn.Module, batches: Batches, recipe: Recipe, lens: Lens, checkp
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Weights and optimiser state in the run directory, replaced as a whole each time."""
+    """Weights and optimizer state in a run directory, which are replaced atomically.
+
+    Attributes:
+        run: The run.
+        name: The name of the file in the run.
+    """
 
     run: Run
     name: str
 
     def position(self) -> tuple[int, int]:
-        """Steps done and tokens seen."""
+        """Return the number of steps done and of tokens seen; zeros without a checkpoint."""
         kept = self.run.load_tensors(self.name)
         return (int(kept[1]["step"]), int(kept[1]["tokens_seen"])) if kept else (0, 0)
 
     def restore(self, model: nn.Module, recipe: Recipe) -> torch.optim.Optimizer:
-        """Put weights and optimiser state back, if any were saved."""
+        """Load the weights into the model if any were saved, and return the optimizer with its saved state."""
         parameters = dict(model.named_parameters())
         optimizer = torch.optim.AdamW(
             parameters.values(), lr=recipe.learning_rate, betas=recipe.betas, weight_decay=recipe.weight_decay
@@ -98,14 +112,14 @@ class Checkpoint:
         return optimizer
 
     def lens_state(self) -> dict[str, Tensor]:
-        """What the lens kept for its next step."""
+        """Return the saved state of the lens; empty without a checkpoint."""
         kept = self.run.load_tensors(self.name)
         return {
             key.removeprefix("lens/"): value for key, value in (kept or ({},))[0].items() if key.startswith("lens/")
         }
 
     def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, lens: Lens) -> None:
-        """Write where training stands."""
+        """Save the weights and the states of the optimizer and the lens."""
         tensors = {f"lens/{site}": rows.cpu() for site, rows in lens.state_dict().items()}
         for name, parameter in model.named_parameters():
             tensors[f"weight/{name}"] = parameter.detach().cpu()
