@@ -134,7 +134,7 @@ def test_bad_input_says_what_to_do():
     with pytest.raises(InputError, match="must not be zero"):
         tangent_test(activations, torch.zeros_like(gradients), sequences, rank=4)
     with pytest.raises(
-        InputError, match="among normal, random, pca, covariance, tail, kmeans, ica, shuffled, but magic came"
+        InputError, match="among normal, random, semi_nmf, pca, covariance, tail, kmeans, ica, shuffled, but magic came"
     ):
         tangent_test(activations, gradients, sequences, rank=4, controls=["magic"])
 

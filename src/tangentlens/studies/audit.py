@@ -131,7 +131,7 @@ NULLS = ("untrained", "shuffled labels")
 
 
 def _rows(subject: Subject, which: str, sites: Sequence[Site], seed: int) -> tuple[dict[str, TokenRows], float]:
-    """The rows of every site, and the loss, of the model or of one of its nulls."""
+    """Return the rows of every site, and the mean loss, of the model or of one of its nulls."""
     model = subject.untrained if which == "untrained" else subject.model
     batches = subject.batches
     if which == "shuffled labels":
@@ -185,7 +185,7 @@ def _part(subject: Subject, site: Site) -> str:
 
 
 def _sites(model: nn.Module, wanted: Sequence[str]) -> list[Site]:
-    """Those asked for, or the residual stream half-way through."""
+    """Return the sites asked for; by default the residual stream half-way through."""
     if wanted:
         return find_sites(model, wanted)
     stream = find_sites(model, "resid")
@@ -250,13 +250,13 @@ def _of_model(plan: AuditPlan, watch: Watch) -> Iterator[Subject]:
 
 
 def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"]:
-    """How often each token stands in the text, hidden or not."""
+    """Return how often each token occurs in the text, masked or not."""
     text = [batch["input_ids"].where(batch["labels"] == IGNORED, batch["labels"]) for batch in batches]
     return torch.cat([tokens.flatten().cpu() for tokens in text]).bincount()
 
 
 def _text_batches(plan: AuditPlan, loaded: LoadedModel, first: int, n_tokens: int) -> list[dict[str, Tensor]]:
-    """Batches of windows of the text from number `first` on, with the tokenizer's own specials around each."""
+    """Return batches of windows of the text from window `first` on, each between the tokenizer's special tokens."""
     length = loaded.text_length(plan.length)
     wanted = max(n_tokens // length, 4)
     source = windows(Text(Path(plan.text) if plan.text else None), loaded.encode, length, plan.seed)
@@ -275,7 +275,7 @@ def _text_batches(plan: AuditPlan, loaded: LoadedModel, first: int, n_tokens: in
 
 
 def _fit_head(plan: AuditPlan, loaded: LoadedModel, watch: Watch) -> None:
-    """Train the weights that were missing, on text after that of the audit, and nothing else."""
+    """Train only the weights that were missing, on windows of the text that the audit does not use."""
     missing = [weight for name, weight in loaded.model.named_parameters() if name in loaded.not_loaded]
     for weight in loaded.model.parameters():
         weight.requires_grad_(False)

@@ -121,9 +121,9 @@ class _ModelProfile:
         return {name: torch.stack([batch[name] for batch in measured]) for name in sorted(measured[0])}
 
     def _batches(self) -> Iterator[list[Tensor]]:
-        """Windows for a batch at a time, until there are enough batches or the text ends.
+        """Yield the windows of one batch at a time, until there are enough batches or the text ends.
 
-        No window is in two batches: tokens of one window depend on each other, and the spread over batches must see it.
+        No window is in two batches. Tokens of one window depend on each other, and the spread over batches must show it.
         """
         gathered: list[Tensor] = []
         count = done = 0
