@@ -1,5 +1,7 @@
 import os
+from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 from hypothesis import settings
@@ -9,6 +11,26 @@ torch.set_num_threads(1)
 os.environ["HF_HUB_OFFLINE"] = "1"
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("repeatable")
+
+
+# Tests of whole programs. Their parts are called with types checked in tests of their own, and so is the whole demo.
+WHOLE = (
+    "integrations",
+    "lens/test_loops.py",
+    "report/test_page.py",
+    "studies/test_audit.py",
+    "studies/test_profile.py",
+    "test_cli.py",
+    "test_docs.py",
+)
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Before any fixture: whether types are checked in this test."""
+    whole = any(item.path.is_relative_to(HERE / place) for place in WHOLE)
+    jaxtyping.config.update("jaxtyping_disable", whole)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from tangentlens.runs.records import Record
 from tangentlens.runs.run import create_run
 
 ROWS = 40
-PARTS = 60
+PARTS = 40
 
 
 def write(path: str, acknowledge: Connection) -> None:

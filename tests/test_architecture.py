@@ -1,7 +1,9 @@
 """The rooms of the house: data flows one way, and the layout says where things go."""
 
 import ast
+import dataclasses
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -71,3 +73,20 @@ def test_nothing_is_pickled_and_no_remote_code_is_trusted():
 def test_the_public_names_are_there():
     for name in tangentlens.__all__:
         assert getattr(tangentlens, name).__doc__
+
+
+def test_whatever_has_an_interval_has_all_four_names_of_it():
+    results = [
+        value
+        for module in sys.modules.copy().values()
+        if module.__name__.startswith("tangentlens.")
+        for value in vars(module).values()
+        if dataclasses.is_dataclass(value) and isinstance(value, type)
+    ]
+    named = {result: {field.name for field in dataclasses.fields(result)} for result in results}
+    uncertain = {result.__name__ for result, names in named.items() if any(name.startswith("ci_") for name in names)}
+    assert {"Interval", "IntrinsicDimension", "ManifoldEntropy", "Shape", "Record"} <= uncertain
+    for result, names in named.items():
+        if result.__name__ in uncertain:
+            assert {"value", "ci_low", "ci_high", "ci_over"} <= names, result
+        assert not names & {"low", "high", "lower", "upper"}, result

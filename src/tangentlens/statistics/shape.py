@@ -28,6 +28,7 @@ class Shape:
             a negative number. For an irregular profile, one of these two. Otherwise, the last site minus the first.
         ci_low: The lower end of the interval.
         ci_high: The upper end of the interval.
+        ci_over: The source of variation that the interval covers.
     """
 
     kind: Literal["bell", "valley", "irregular", "monotone", "flat"]
@@ -35,6 +36,7 @@ class Shape:
     value: float
     ci_low: float
     ci_high: float
+    ci_over: str = BATCHES
 
 
 def profile_shape(values: Float[Tensor, "batches sites"], depth: Float[Tensor, "sites"]) -> Shape:

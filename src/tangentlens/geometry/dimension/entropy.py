@@ -33,6 +33,7 @@ class ManifoldEntropy:
         dimension: The intrinsic dimension that was given or estimated.
         n_used: Number of distinct rows.
         n_duplicates: Number of rows that repeat another one and were dropped.
+        ci_over: The source of variation that the interval covers.
     """
 
     value: float
@@ -41,6 +42,7 @@ class ManifoldEntropy:
     dimension: float
     n_used: int
     n_duplicates: int
+    ci_over: str = "rows"
 
     def __repr__(self) -> str:
         return (

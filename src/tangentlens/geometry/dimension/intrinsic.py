@@ -83,6 +83,7 @@ class IntrinsicDimension:
         method: The name of the estimator.
         scales: The estimates at all scales: from subsamples, then from near to far neighbours of all rows.
         stable: Whether these estimates agree.
+        ci_over: The source of variation that the interval covers.
     """
 
     value: float
@@ -93,6 +94,7 @@ class IntrinsicDimension:
     method: str
     scales: tuple[Scale, ...]
     stable: bool
+    ci_over: str = "rows"
 
     def __repr__(self) -> str:
         values = "; ".join(f"{s.value:.2f} of {s.n} rows to neighbour {s.k}" for s in self.scales)
