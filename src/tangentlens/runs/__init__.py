@@ -1,6 +1,6 @@
 """The run directory: a JSON manifest, a table of records in Parquet parts, tensors in safetensors. No pickle.
 
 Every file appears whole or not at all, under a name that says what it holds: writing the same thing again replaces it,
-so nothing is half-written and nothing is doubled. The vocabulary names what the rooms above measure; models, and measuring
-itself, may not enter here.
+so nothing is half-written and nothing is doubled. The vocabulary names what the rooms above measure; models,
+and measuring itself, may not enter here.
 """

@@ -123,7 +123,7 @@ class _ModelProfile:
     def _batches(self) -> Iterator[list[Tensor]]:
         """Yield the windows of one batch at a time, until there are enough batches or the text ends.
 
-        No window is in two batches. Tokens of one window depend on each other, and the spread over batches must show it.
+        No window is in two batches: tokens of one window depend on each other, and the spread must show that.
         """
         gathered: list[Tensor] = []
         count = done = 0
