@@ -8,7 +8,7 @@ from tangentlens.corpora.windows import Text
 from tangentlens.models.load import load_model
 from tangentlens.runs.records import KEY, Record, as_frame
 from tangentlens.studies.visibility import run_visibility
-from tangentlens.studies.visibility.model import one_per_type, site_records
+from tangentlens.studies.visibility.model import one_per_type, visibility_records
 from tangentlens.studies.visibility.plan import ALPHAS, CORRELATION, FELL, RATIO, VISIBLE, VisibilityPlan
 from tangentlens.studies.visibility.synthetic import SYNTHETIC, analytic
 from tiny import save_tiny
@@ -108,7 +108,7 @@ def test_frequency_that_falls_around_one_place_falls_with_the_distance_and_dealt
     found = []
     for frequency in (1e6 / far, 1e6 / far[dealt]):
         plan = VisibilityPlan(dimension=2, anchors=200)
-        records = as_frame("run", site_records(Record(model="bowl", site="resid.0"), made.rows, frequency, plan))
+        records = as_frame("run", visibility_records(Record(model="bowl", site="resid.0"), made.rows, frequency, plan))
         found.append(records.filter(metric=CORRELATION, variant="corpus").row(0, named=True))
     assert found[0]["ci_high"] < 0
     assert found[1]["ci_low"] < 0 < found[1]["ci_high"]

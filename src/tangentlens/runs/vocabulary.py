@@ -148,4 +148,4 @@ def proxy_style(name: str) -> Style:
 
 
 # The orders of shares that are drawn.
-SHARES = {order: f"{what} share (order {order:g})" for order, what in ORDERS.items() if order < float("inf")}
+SHARE_LABELS = {order: f"{what} share (order {order:g})" for order, what in ORDERS.items() if order < float("inf")}

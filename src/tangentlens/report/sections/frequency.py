@@ -12,8 +12,7 @@ from tangentlens.report.contents import Figure, Section
 from tangentlens.report.drawing import bars, grid, labelled, style_of, styled
 from tangentlens.report.reading import IS_PROXY, as_interval, last_measured, ratio_text, shares
 from tangentlens.report.sections.shares import OVER_SEQUENCES, lines_of
-from tangentlens.runs.vocabulary import MEAN_SITE, PROXY
-from tangentlens.runs.vocabulary import SHARES as DRAWN
+from tangentlens.runs.vocabulary import MEAN_SITE, PROXY, SHARE_LABELS
 from tangentlens.statistics.words import WORDS, relation
 
 _COLOURS = {"target": "#009E73", "input": "#CC79A7"}
@@ -40,7 +39,7 @@ def share_by_frequency(records: pl.DataFrame) -> Figure | None:
         yield bars(line, "bin", f"{style.label}, by {kind} token", _COLOURS[kind], style.dash)
 
     rows = rows.with_columns(curve=pl.concat_str("line", "kind", separator=" "))
-    plot = grid(rows.sort("bin", maintain_order=True), "order", DRAWN, "curve", draw)
+    plot = grid(rows.sort("bin", maintain_order=True), "order", SHARE_LABELS, "curve", draw)
     bins = rows["bin"].unique().sort().to_list()
     names = ["rarest", *(str(number + 1) for number in bins[1:-1]), "most frequent"]
     plot.update_xaxes(tickvals=bins, ticktext=names)

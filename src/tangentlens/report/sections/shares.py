@@ -21,8 +21,7 @@ from tangentlens.report.reading import (
     shares,
     text_of,
 )
-from tangentlens.runs.vocabulary import ALL_TOKENS, MEAN_SITE, PROXY, VARIANTS
-from tangentlens.runs.vocabulary import SHARES as DRAWN
+from tangentlens.runs.vocabulary import ALL_TOKENS, MEAN_SITE, PROXY, SHARE_LABELS, VARIANTS
 from tangentlens.statistics.corrections import benjamini_hochberg
 from tangentlens.statistics.emergence import emergence
 from tangentlens.statistics.words import EQUIVALENT, compare
@@ -38,7 +37,7 @@ _LINES = pl.Enum([PROXY, *VARIANTS])
 def lines_of(records: pl.DataFrame) -> pl.DataFrame:
     """Return all shares with the line each belongs to, the proxy first."""
     rows = labelled(shares(records)).with_columns(line=_LINE)
-    rows = rows.filter(pl.col("line").is_in([PROXY, *VARIANTS]), pl.col("order").is_in(list(DRAWN)))
+    rows = rows.filter(pl.col("line").is_in([PROXY, *VARIANTS]), pl.col("order").is_in(list(SHARE_LABELS)))
     return rows.sort(pl.col("line").cast(_LINES), "order", "step", maintain_order=True)
 
 
@@ -53,8 +52,8 @@ def share_over_training(records: pl.DataFrame) -> Figure | None:
         for trace in band(line, style.label, style.colour, style.dash):
             yield shown_at_first(trace, name, name == PROXY)
 
-    plot = grid(rows, "order", DRAWN, "line", draw)
-    step_axis(plot, rows, last_row=len(DRAWN))
+    plot = grid(rows, "order", SHARE_LABELS, "line", draw)
+    step_axis(plot, rows, last_row=len(SHARE_LABELS))
     return Figure(_title(rows), f"Mean over sites. Bands: {OVER_SEQUENCES}.", styled(plot, 620))
 
 
@@ -78,7 +77,7 @@ def share_over_depth(records: pl.DataFrame) -> Figure | None:
         style = style_of(line, name == PROXY)
         yield shown_at_first(bars(line, "site", style.label, style.colour, style.dash), name, name == PROXY)
 
-    plot = grid(rows.sort("depth", maintain_order=True), "order", DRAWN, "line", draw)
+    plot = grid(rows.sort("depth", maintain_order=True), "order", SHARE_LABELS, "line", draw)
     energy = rows.filter(pl.col("order") == 1)
     chance = energy.filter(pl.col("line") == "random").select("run", "model", "site", chance="value")
     proxy = energy.filter(pl.col("line") == PROXY).join(chance, on=["run", "model", "site"])

@@ -18,7 +18,7 @@ from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
 from tangentlens.runs.vocabulary import ACTIVATION
 from tangentlens.studies.study import Study
-from tangentlens.studies.visibility.model import one_per_type, site_records
+from tangentlens.studies.visibility.model import one_per_type, visibility_records
 from tangentlens.studies.visibility.plan import VisibilityPlan
 from tangentlens.studies.visibility.section import SECTION
 from tangentlens.studies.visibility.synthetic import SYNTHETIC, synthetic_records
@@ -68,7 +68,7 @@ def _of_model(plan: VisibilityPlan, model: str, out: str | Path, watch: Watch) -
 
         def records(here: Record = here, site: Site = site) -> list[Record]:
             try:
-                return list(site_records(here, rows[site.name], frequency, plan))
+                return list(visibility_records(here, rows[site.name], frequency, plan))
             except InputError as error:
                 return [unmeasured(here, str(error))]
 

@@ -66,7 +66,7 @@ def one_per_type(
     return tokens[drawn], {name: torch.cat(pieces) for name, pieces in rows.items()}
 
 
-def site_records(
+def visibility_records(
     about: Record, rows: Float[Tensor, "t d"], frequency: Float[Tensor, "t"], plan: VisibilityPlan
 ) -> Iterator[Record]:
     """Yield visible curvature over alpha, whether frequency falls with distance, and the curvature of weighted fits."""
