@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import tangentlens
+import tangentlens.studies
 
 ROOT = Path(tangentlens.__file__).parent
 

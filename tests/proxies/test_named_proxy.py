@@ -5,6 +5,7 @@ from tangentlens import InputError, Subspace, audit, tangent_test
 from tangentlens.proxies import PROXIES, named_proxy
 from tangentlens.proxies.pca import pca
 from tangentlens.proxies.principal import Principal
+from tangentlens.proxies.random import random
 
 ROWS = torch.randn(400, 12, generator=torch.Generator().manual_seed(0))
 SEQUENCES = torch.arange(400) // 20
@@ -57,6 +58,7 @@ def no_subspace(rows, rank, seed):
     [
         ("semi-nmf", "proxy must be one of semi_nmf, pca"),
         (pca, "must have a name of its own, but 'pca' is taken"),
+        (random, "must have a name of its own, but 'random' is taken"),
         (too_large, r"too_large must return a Subspace of R\^12 of rank 1 to 3"),
         (no_subspace, "no_subspace must return a Subspace"),
     ],

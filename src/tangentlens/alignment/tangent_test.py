@@ -22,14 +22,12 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.leading import NEAR, leading_vectors
 from tangentlens.geometry.rows import as_rows, group_products
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.proxies import DEFAULT, PROXIES, Fit, named_proxy
+from tangentlens.proxies import CLOSED_FORM, DEFAULT, PROXIES, Fit, named_proxy
 from tangentlens.proxies.principal import Principal
 from tangentlens.statistics.bootstrap import bootstrap_means
 from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.jackknife import leave_one_out
 
-# Controls whose mean share is known in closed form, with what they are; the others are rivals of the proxy.
-CLOSED_FORM = {"normal": "random directions orthogonal to the proxy", "random": "random directions, r/d"}
 CONTROLS = (*CLOSED_FORM, *(name for name in PROXIES if name != DEFAULT))
 # The number of draws of a control that is drawn at random; its share is their mean.
 N_DRAWS = 8

@@ -49,6 +49,8 @@ PROXIES = {
     "shuffled": Proxy(shuffled, "semi-NMF of shuffled columns"),
 }
 DEFAULT = "semi_nmf"
+# Controls that are never drawn, because their mean share is known in closed form.
+CLOSED_FORM = {"normal": "random directions orthogonal to the proxy", "random": "random directions, r/d"}
 
 
 def named_proxy(proxy: str | Fit) -> tuple[str, Fit]:
@@ -77,6 +79,6 @@ def named_proxy(proxy: str | Fit) -> tuple[str, Fit]:
         return subspace
 
     name = getattr(proxy, "__name__", type(proxy).__name__)
-    if name in PROXIES:
+    if name in PROXIES or name in CLOSED_FORM:
         raise InputError(f"a proxy of your own must have a name of its own, but {name!r} is taken; rename the function")
     return name, fit

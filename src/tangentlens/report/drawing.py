@@ -100,7 +100,7 @@ def step_axis(plot: go.Figure, rows: pl.DataFrame, last_row: int) -> None:
 
 def band(line: pl.DataFrame, label: str, colour: str, dash: str = "solid") -> Iterator[go.Scatter]:
     """Yield a line over steps with its interval as a band."""
-    x = (line["step"] + 1).to_list()
+    x, label = (line["step"] + 1).to_list(), html.escape(label)
     if line["ci_low"].is_not_null().all():
         edge = [*line["ci_high"].to_list(), *reversed(line["ci_low"].to_list())]
         faint = {"fillcolor": _faint(colour), "line": {"width": 0}, "hoverinfo": "skip"}

@@ -11,9 +11,8 @@ from itertools import cycle
 from typing import Literal
 
 from tangentlens.alignment.share import ORDERS
-from tangentlens.alignment.tangent_test import CLOSED_FORM
 from tangentlens.geometry.measures import MEASURES
-from tangentlens.proxies import PROXIES
+from tangentlens.proxies import CLOSED_FORM, PROXIES
 
 # Quantities: what was measured.
 ACTIVATION, GRADIENT, LOSS = "activation", "gradient", "loss"
