@@ -255,6 +255,27 @@ def test_a_block_that_was_dropped_is_recorded_and_training_goes_on(tmp_path):
     assert records.filter(metric="share", site="blocks.0").height > 0
 
 
+@pytest.mark.filterwarnings("ignore:step")
+def test_blocks_that_are_dropped_at_due_steps_in_a_row_do_not_end_the_training(tmp_path):
+    class Dropping(InPlace):
+        dropped = False
+
+        def forward(self, input_ids):
+            hidden = self.blocks[0](self.embed(input_ids))
+            return hidden if self.dropped else self.blocks[1](hidden)
+
+    for sites, updates in (("blocks.*", ()), (["blocks.1"], ["embed"])):
+        model, path = Dropping("none"), tmp_path / str(len(sites))
+        with Lens(model, sites, rank=2, every=1, run=path, updates=updates) as lens:
+            for step in range(4):
+                model.dropped = step == 1
+                model(batch(size=8)["input_ids"]).square().sum().backward()
+                lens.step()
+        records = open_run(path).records
+        assert records.filter(metric="unmeasured", site="blocks.1")["step"].to_list() == [1]
+        assert records.filter(metric="anisotropy", site="blocks.1")["step"].unique().sort().to_list() == [0, 2, 3]
+
+
 def test_equal_activations_are_recorded_and_training_goes_on(tmp_path):
     model = tiny_model()
     torch.nn.init.zeros_(model.model.layers[1].mlp.down_proj.weight)

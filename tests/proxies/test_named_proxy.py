@@ -1,11 +1,14 @@
+from functools import partial
+
 import pytest
 import torch
 
-from tangentlens import InputError, Subspace, audit, tangent_test
+from tangentlens import InputError, Lens, Subspace, audit, tangent_test
 from tangentlens.proxies import PROXIES, named_proxy
 from tangentlens.proxies.pca import pca
 from tangentlens.proxies.principal import Principal
 from tangentlens.proxies.random import random
+from tiny import tiny_model
 
 ROWS = torch.randn(400, 12, generator=torch.Generator().manual_seed(0))
 SEQUENCES = torch.arange(400) // 20
@@ -43,6 +46,30 @@ def test_a_function_is_called_with_plain_rows():
 
     named_proxy(watching)[1](Principal.of(ROWS), 3, 0)
     assert seen == [torch.Tensor]
+
+
+def test_a_partial_has_the_name_of_its_function_and_a_lens_wants_a_name(tmp_path):
+    assert named_proxy(partial(leading, seed=0))[0] == "leading"
+    with pytest.raises(InputError, match="must have a name, by which a run is continued"):
+        Lens(tiny_model(), run=tmp_path / "run", proxy=lambda rows, rank, seed: leading(rows, rank, seed))
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_function_that_changes_its_rows_changes_a_copy():
+    def careless(rows, rank, seed):
+        rows -= rows.mean(dim=0)
+        return leading(rows, rank, seed)
+
+    rows = ROWS.double() + 5
+    before = rows.clone()
+    tangent_test(rows, rows.sin(), SEQUENCES, rank=3, fit_on=rows, proxy=careless)
+    assert torch.equal(rows, before)
+
+
+def test_the_audit_of_another_proxy_leaves_out_what_is_of_semi_nmf_alone():
+    page = audit(ROWS, ROWS.sin(), SEQUENCES, rank=3, proxy="pca")
+    told = next(check.found for check in page.checks if check.name == "centred or raw")
+    assert "not done" in told
 
 
 def too_large(rows, rank, seed):

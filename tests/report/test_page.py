@@ -6,7 +6,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 
-from tangentlens import InputError
+from tangentlens import InputError, Lens, open_run
 from tangentlens.report.contents import draw
 from tangentlens.report.page import write_report
 from tangentlens.report.sections.shares import share_over_depth
@@ -15,7 +15,7 @@ from tangentlens.runs.run import create_run
 from tangentlens.studies import SECTIONS, visibility
 from tangentlens.studies.demo import run_demo
 from tangentlens.studies.profile import Profile, profile_over_depth, run_profile
-from tiny import TINY, save_tiny
+from tiny import TINY, save_tiny, tiny_batch, tiny_model
 
 FIGURES = [figure for section in SECTIONS for figure in section.figures]
 
@@ -130,6 +130,28 @@ def test_a_figure_without_its_data_skips_itself(tmp_path):
     run.write("a", [Record(model="m", quantity="loss", metric="loss", value=1.0, step=s) for s in (0, 1)])
     assert [figure.title for figure in draw(SECTIONS, run.records)] == ["Training loss: m from 1.00 to 1.00"]
     write_report([run], tmp_path / "loss.html", SECTIONS)
+
+
+def test_a_training_stopped_after_one_step_is_no_profile(run):
+    first = draw(SECTIONS, run.records.filter(step=0))
+    assert not any("over batches" in figure.caption for figure in first)
+    assert any("Anisotropy over depth" in figure.title for figure in first)
+
+
+def test_the_losses_of_an_audit_are_no_training(run):
+    losses = [Record(model="m", quantity="loss", metric="loss", variant=v, value=1.0) for v in ("trained", "untrained")]
+    figures = draw(SECTIONS, pl.concat([run.records, as_frame("audit", losses)]))
+    assert "audit" not in next(figure.title for figure in figures if figure.title.startswith("Training loss"))
+
+
+def test_sites_of_different_widths_have_a_table_of_the_last_step(tmp_path):
+    model = tiny_model()
+    with Lens(model, ["resid.1", "model.layers.0.mlp.up_proj"], rank=4, every=1, run=tmp_path / "run") as lens:
+        for step in range(3):
+            model(**tiny_batch(step)).loss.backward()
+            lens.step()
+    page = write_report([open_run(tmp_path / "run")], tmp_path / "page.html", SECTIONS)
+    assert set(page.tables[0].frame["site"]) == {"resid.1", "model.layers.0.mlp.up_proj"}
 
 
 def test_a_run_without_records_is_refused(tmp_path):

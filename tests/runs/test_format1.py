@@ -34,8 +34,13 @@ CASES = [
         ("frequency_distance_correlation_p_value", "corpus"),
         ("p_value/frequency_distance_correlation", "corpus", "", None),
     ),
+    (("unmeasured", "dealt alpha=1: too few"), ("unmeasured", "permuted", "dealt alpha=1: too few", 1.0)),
+    (("audit", "charts: log_ratio of dealt gradients"), ("audit/charts", "log_ratio of permuted gradients", "", None)),
     (("rms_curvature", "dealt alpha=0.25"), ("rms_curvature", "permuted", "", 0.25)),
 ]
+
+
+DEMO = {"models": ["decoder"], "learning_rate": 0.1, "mask_rate": 0.3, "vocabulary": 300, "layers": 2}
 
 
 def old_run(path, config, rows, lenses=None):
@@ -59,7 +64,7 @@ def test_words_move_from_the_variant_to_their_own_columns(tmp_path):
 
 @pytest.mark.parametrize(
     ("config", "made_by"),
-    [({"command": "profile", "seed": 1}, "profile"), ({"learning_rate": 0.1}, "demo"), ({}, "lens")],
+    [({"command": "profile", "seed": 1}, "profile"), (DEMO, "demo"), ({"learning_rate": 0.1}, "lens"), ({}, "lens")],
 )
 def test_what_made_a_run_is_known(config, made_by, tmp_path):
     run = open_run(old_run(tmp_path / "old", config, []))

@@ -35,6 +35,7 @@ def test_derived_metrics_are_known_by_what_they_are_derived_from():
     assert known(derived("sd", "anisotropy"))
     assert known("audit/anything")
     assert not known("sd/anisotropi")
+    assert not known("nonsense/anisotropy")
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from tangentlens.alignment.tangent_result import Cell
 from tangentlens.errors import InputError
 from tangentlens.geometry.curvature.local_geometry import local_geometry
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.proxies import DEFAULT
 from tangentlens.proxies.charts import charts
 from tangentlens.proxies.pca import pca
 from tangentlens.proxies.random import random
@@ -279,6 +280,10 @@ def rank_sweep(on: AuditData) -> Check:
 
 def centred_or_raw(on: AuditData) -> Check:
     """Compare the proxy with one that is fitted to rows from which the mean was not subtracted."""
+    if on.how != DEFAULT:
+        raise InputError(
+            "only semi-NMF can be fitted without subtracting the mean, but the proxy is another; use semi_nmf"
+        )
     raw = SemiNMF(on.rank, center=False, seed=on.seed).fit(on.fit.activations).subspace()
     shares = replicate_shares(on.totals, {"proxy": on.proxy, "raw": raw}, (1.0,))
     ratio, share = _ratio(*shares.values()), share_jackknife(shares["raw"][:, 0])

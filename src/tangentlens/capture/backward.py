@@ -33,4 +33,8 @@ def gradients(
             loss.backward()
             losses.append(loss.item())
             model.zero_grad(set_to_none=True)
-    return {site.name: capture.rows(site) for site in sites}, sum(losses) / len(losses)
+    rows = {}
+    for site in sites:
+        rows[site.name] = capture.rows(site)
+        capture.forget(site)
+    return rows, sum(losses) / len(losses)

@@ -67,9 +67,9 @@ class Outcome:
 
 def measure_due_step(step: DueStep) -> Outcome:
     """Measure every site, one after the other. All ranks take part; the first one measures and gets the records."""
-    outcome = Outcome()
+    outcome, trained = Outcome(), step.capture.n_backward > 0
     for site in step.sites:
-        data = gather(step, site)
+        data = gather(step, site, trained)
         if is_first():
             try:
                 measure(step, site, data, outcome)
@@ -84,9 +84,16 @@ def measure_due_step(step: DueStep) -> Outcome:
     return outcome
 
 
-def gather(step: DueStep, site: Site) -> SiteData:
-    """Return what all ranks have of a site. Each rank takes part in every exchange, whatever it lacks itself."""
-    dropped = not step.capture.ran(site) and any(map(step.capture.ran, step.sites))
+def gather(step: DueStep, site: Site, trained: bool) -> SiteData:
+    """Return what all ranks have of a site. Each rank takes part in every exchange, whatever it lacks itself.
+
+    Args:
+        step: The due step.
+        site: The site.
+        trained: Whether the step had a backward pass. If it had, a site without a forward pass was dropped at random;
+            if not, the lens is called at the wrong moment, which is an error.
+    """
+    dropped = trained and not step.capture.ran(site)
     own = None if dropped else step.capture.rows(site)
     return SiteData(
         rows=gathered_rows(own, step.device),

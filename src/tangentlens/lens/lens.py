@@ -344,7 +344,8 @@ class Lens:
         """Keep what the next due step needs and forget the rest."""
         self._updates.forget()
         self._stream.forget()
-        self._memory.fit_on = fit_next
+        # A block that was dropped at random keeps the rows of an earlier step.
+        self._memory.fit_on = self._memory.fit_on | fit_next if fit_next else {}
         self._memory.subspaces = {name: dict(site.test.subspaces) for name, site in outcome.measured.items()}
 
     def _tell(self, measured: Mapping[str, SiteMeasures]) -> None:

@@ -38,8 +38,8 @@ def site_records(about: Record, site: SiteMeasures) -> Iterator[Record]:
 
 
 def mean_records(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Record]:
-    """Yield means over sites, where all sites have the same width and tokens."""
-    if len({(site.test.dim, site.n) for site in sites}) > 1:
+    """Yield means over sites, where all sites have the same width and tokens, and were tested on the same sequences."""
+    if len({(site.test.dim, site.n, *map(len, site.test.shares.values())) for site in sites}) > 1:
         return
     for measure in MEASURES:
         replicates = [_replicates(site, measure.key) for site in sites]

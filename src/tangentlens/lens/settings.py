@@ -15,7 +15,8 @@ from tangentlens.proxies import named_proxy
 
 def check_settings(proxy: Any, objective: Any, alarms: Any, loss_scale: Any) -> None:
     """Refuse settings that are misspelt or of the wrong type."""
-    named_proxy(proxy)
+    if named_proxy(proxy)[0] == "<lambda>":
+        raise InputError("the proxy of a lens must have a name, by which a run is continued, but is a lambda; use def")
     if objective is not None and objective not in OBJECTIVES:
         raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, but is {objective!r}")
     if loss_scale is not None and not callable(loss_scale):

@@ -69,7 +69,8 @@ def named_proxy(proxy: str | Fit) -> tuple[str, Fit]:
         )
 
     def fit(x: Any, rank: int, seed: int = 0) -> Subspace:
-        rows = x.rows if isinstance(x, Principal) else x
+        # A copy, because a function of somebody else's may change what it is given.
+        rows = (x.rows if isinstance(x, Principal) else x).clone()
         subspace = proxy(rows, rank, seed)
         if not isinstance(subspace, Subspace) or subspace.dim != rows.shape[1] or not 1 <= subspace.rank <= rank:
             raise InputError(
@@ -78,7 +79,9 @@ def named_proxy(proxy: str | Fit) -> tuple[str, Fit]:
             )
         return subspace
 
-    name = getattr(proxy, "__name__", type(proxy).__name__)
+    # A functools.partial has the name of its function.
+    named = getattr(proxy, "func", proxy)
+    name = getattr(named, "__name__", type(named).__name__)
     if name in PROXIES or name in CLOSED_FORM:
         raise InputError(f"a proxy of your own must have a name of its own, but {name!r} is taken; rename the function")
     return name, fit

@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from tangentlens.runs.run import Run
-from tangentlens.runs.vocabulary import ALL_TOKENS, GRADIENT, MEAN_SITE, PROXY
+from tangentlens.runs.vocabulary import ALL_TOKENS, GRADIENT, MEAN_SITE, PROXY, SD
 from tangentlens.statistics.corrections import holm
 from tangentlens.statistics.interval import Interval
 
@@ -16,8 +16,8 @@ from tangentlens.statistics.interval import Interval
 KEY = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
 # Whether a record is of the proxy, and not of a control.
 IS_PROXY = pl.col("detail") == PROXY
-# How many steps of a model there are in the records.
-N_STEPS = pl.col("step").n_unique().over("run", "model")
+# Whether a model was measured in several batches, as profiles are, and not in the steps of a training.
+IN_BATCHES = pl.col("metric").str.starts_with(f"{SD}/").any().over("run", "model")
 
 Row = dict[str, Any]
 
@@ -71,6 +71,6 @@ def text_of(estimate: pl.Expr, tell: Callable[[Row], str]) -> pl.Expr:
 def corrected_p_values(tests: pl.DataFrame) -> pl.DataFrame:
     """Return p-values by site, corrected by Holm over the sites of a model, as text."""
     p_value = pl.col("value").map_batches(holm, return_dtype=pl.Float64).over("run", "model")
-    corrected = tests.select("run", "model", "site", p_value)
+    corrected = tests.filter(pl.col("value").is_finite()).select("run", "model", "site", p_value)
     text = text_of(pl.struct("value"), lambda row: f"{row['value']:.2g}")
     return corrected.with_columns(text.alias("p (Holm)")).drop("value")

@@ -8,8 +8,12 @@ import polars as pl
 
 from tangentlens.runs.vocabulary import ANALYTIC, AUDIT, NULL, P_VALUE_OF, PROXY, SD, SHAPE, derived
 
+# Commands that named themselves in the configuration, and settings that only the demo has together.
+_COMMANDS = ("profile", "audit", "visibility")
+_DEMO = {"models", "learning_rate", "mask_rate", "vocabulary", "layers"}
 _VERDICT = "says: "
-_ALPHA = r"^(?:(corpus|types|dealt) )?alpha=([\d.]+)$"
+# At the end of a variant, or before a reason.
+_ALPHA = r"^(?:(corpus|types|dealt) )?alpha=([\d.]+)(?:$|: )"
 # The name of the proxy, of which format 1 had only one.
 _SEMI_NMF = "semi_nmf"
 
@@ -17,7 +21,9 @@ _SEMI_NMF = "semi_nmf"
 def upgraded_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest with `made_by`, which format 1 kept in the configuration or not at all."""
     config = dict(manifest["config"])
-    made_by = config.pop("command", "demo" if "learning_rate" in config else "lens")
+    made_by = "demo" if config.keys() >= _DEMO else "lens"
+    if config.get("command") in _COMMANDS:
+        made_by = config.pop("command")
     lenses = {name: {"proxy": _SEMI_NMF, **settings} for name, settings in manifest.get("lenses", {}).items()}
     return manifest | {"format": 2, "made_by": made_by, "config": config} | ({"lenses": lenses} if lenses else {})
 
@@ -39,15 +45,16 @@ def upgraded_records(frame: pl.DataFrame) -> pl.DataFrame:
         .then(pl.lit(PROXY))
         .otherwise(pl.lit("")),
         alpha=pl.when(alpha).then(variant.str.extract(_ALPHA, 2).cast(pl.Float64)),
-        variant=pl.when((metric == "unmeasured") | verdict)
+        variant=pl.when(alpha)
+        .then(variant.str.extract(_ALPHA, 1).fill_null("").replace("dealt", "permuted"))
+        .when((metric == "unmeasured") | verdict)
         .then(pl.lit(""))
         .when(audit)
-        .then(variant.str.replace(r"^.*?: ", ""))
+        .then(variant.str.replace(r"^.*?: ", "").str.replace("dealt", "permuted"))
         .when(shape)
         .then(variant.str.replace(r":?\w+$", ""))
-        .when(alpha)
-        .then(variant.str.extract(_ALPHA, 1).fill_null("").replace("dealt", "permuted"))
         .otherwise(variant),
+        ci_over=pl.col("ci_over").replace("deals", "permutations"),
         metric=pl.when(verdict)
         .then(pl.lit(derived(AUDIT, "verdict")))
         .when(audit)

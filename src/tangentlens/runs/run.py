@@ -193,7 +193,7 @@ def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens
     if is_run(path):
         manifest = _read_manifest(path)
         known, wanted = (
-            {"made_by": by, **of} for by, of in ((manifest["made_by"], manifest["config"]), (made_by, config))
+            {**of, "made_by": by} for by, of in ((manifest["made_by"], manifest["config"]), (made_by, config))
         )
         # A run in which nothing was measured yet, as after a mistyped option, may be overwritten.
         if known == wanted or any(any((path / folder).glob("[!.]*")) for folder in folders):

@@ -106,7 +106,10 @@ METRICS = {
 
 def known(metric: str) -> bool:
     """Return whether a metric's name, or that of what it is derived from, is in the vocabulary."""
-    return metric.startswith((f"{AUDIT}/", f"{ALARM}/")) or metric.rpartition("/")[2] in METRICS
+    prefix, _, name = metric.rpartition("/")
+    if prefix in (AUDIT, ALARM):
+        return True
+    return prefix in ("", SD, SHAPE, ANALYTIC, NULL, P_VALUE_OF) and name in {key.partition(":")[0] for key in METRICS}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from tangentlens.models.load import check_device, load_model, model_name
 from tangentlens.models.small import weight_hash
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import COLOURS, bars, labelled, log_axis, models_of, styled
-from tangentlens.report.reading import KEY, N_STEPS, interval_text, text_of
+from tangentlens.report.reading import IN_BATCHES, KEY, interval_text, text_of
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
@@ -240,7 +240,7 @@ def _profiled(shown: tuple[str, ...]) -> list[str]:
 
 def profile_over_depth(records: pl.DataFrame) -> Figure | None:
     """Draw every measure over depth, all models together."""
-    rows = labelled(records).filter(pl.col("quantity") == ACTIVATION, pl.col("depth").is_not_null(), N_STEPS == 1)
+    rows = labelled(records).filter(pl.col("quantity") == ACTIVATION, pl.col("depth").is_not_null(), IN_BATCHES)
     rows = rows.with_columns(key=KEY)
     shown = [name for name in _profiled(("table", "figure")) if name in rows["key"]]
     if not shown or rows["depth"].n_unique() < 2:

@@ -60,7 +60,7 @@ def _contrasts(records: pl.DataFrame, kind: str) -> pl.DataFrame:
 
 
 def _title(records: pl.DataFrame) -> str:
-    rows = labelled(_contrasts(records, "target").filter(IS_PROXY))
+    rows = _contrasts(labelled(records), "target").filter(IS_PROXY)
     told = [f"{row['model_label']} {math.exp(row['value']):.2f} times" for row in rows.to_dicts()]
     return "Energy share on the most frequent targets against the rarest: " + (", ".join(sorted(told)) or "see below")
 

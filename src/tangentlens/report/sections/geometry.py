@@ -9,7 +9,7 @@ import polars as pl
 from tangentlens.geometry.measures import ONE_PER_TYPE
 from tangentlens.report.contents import Figure, Section
 from tangentlens.report.drawing import BLUES, bars, grid, labelled, log_axis, spaced, styled
-from tangentlens.report.reading import KEY, N_STEPS, Row, interval_text, last_measured
+from tangentlens.report.reading import IN_BATCHES, KEY, Row, interval_text, last_measured
 from tangentlens.runs.vocabulary import ACTIVATION, MEAN_SITE, METRICS
 
 
@@ -20,7 +20,7 @@ def geometry_over_depth(records: pl.DataFrame) -> Figure | None:
         labelled(records)
         .with_columns(key=KEY)
         .filter(
-            pl.col("quantity") == ACTIVATION, pl.col("key").is_in(wanted), pl.col("depth").is_not_null(), N_STEPS > 1
+            pl.col("quantity") == ACTIVATION, pl.col("key").is_in(wanted), pl.col("depth").is_not_null(), ~IN_BATCHES
         )
     )
     if rows["depth"].n_unique() < 2:

@@ -36,7 +36,7 @@ _LINES = pl.Enum([PROXY, *VARIANTS])
 
 def lines_of(records: pl.DataFrame) -> pl.DataFrame:
     """Return all shares with the line each belongs to, the proxy first."""
-    rows = labelled(shares(records)).with_columns(line=_LINE)
+    rows = shares(labelled(records)).with_columns(line=_LINE)
     rows = rows.filter(pl.col("line").is_in([PROXY, *VARIANTS]), pl.col("order").is_in(list(SHARE_LABELS)))
     return rows.sort(pl.col("line").cast(_LINES), "order", "step", maintain_order=True)
 
@@ -115,7 +115,7 @@ def controls_table(records: pl.DataFrame) -> Iterator[Table]:
     """Tabulate the proxy's energy share and that of every control site by site, for runs without a mean over sites."""
     key = ["run", "model", "site"]
     rows = records.filter(pl.col("freq_bin") == ALL_TOKENS, pl.col("order") == 1)
-    by_site = shares(rows).filter(~(pl.col("site") == MEAN_SITE).any().over("run", "model"))
+    by_site = last_measured(shares(rows)).filter(~(pl.col("site") == MEAN_SITE).any().over("run", "model"))
     text = text_of(
         pl.struct("detail", "value", "ci_low", "ci_high"),
         lambda row: interval_text(row) if row["detail"] == PROXY else f"{row['value']:.3g}",
@@ -125,7 +125,7 @@ def controls_table(records: pl.DataFrame) -> Iterator[Table]:
         .sort("run", "model", "depth", maintain_order=True)
         .pivot("variant", index=key, values="text", maintain_order=True)
     )
-    tests = shares(rows, "p_value").filter(pl.col("variant") == "random")
+    tests = last_measured(shares(rows, "p_value")).filter(pl.col("variant") == "random")
     frame = wide.join(corrected_p_values(tests), on=key, how="left", maintain_order="left")
     yield Table("Energy share by site and control; p-values against random, corrected over sites", frame)
 

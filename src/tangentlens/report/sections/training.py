@@ -13,7 +13,7 @@ from tangentlens.runs.vocabulary import LOSS
 
 def loss_over_training(records: pl.DataFrame) -> Figure | None:
     """Draw the loss over the steps."""
-    rows = labelled(records).filter(pl.col("metric") == LOSS).sort("model_label", "step")
+    rows = labelled(records).filter(pl.col("metric") == LOSS, pl.col("variant") == "").sort("model_label", "step")
     if rows["step"].n_unique() < 2:
         return None
     plot = grid(rows, "metric", {LOSS: "nats per token"}, "metric", lambda _, line: band(line, LOSS, "#009E73"))
