@@ -9,7 +9,9 @@ from tangentlens.capture.sites import find_sites
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.models.load import load_language_model
 from tangentlens.models.small import weight_hash
+from tangentlens.report.page import write_report
 from tangentlens.runs.records import KEY
+from tangentlens.studies import SECTIONS
 from tangentlens.studies.audit import AuditPlan, run_audit
 from tangentlens.studies.demo import run_demo
 from tiny import TINY, save_tiny, tiny_batch, tiny_model
@@ -55,6 +57,16 @@ def test_a_study_is_audited_beside_its_nulls_and_its_earlier_proxies(whole):
     assert {"share", "token_share", "log_ratio", "p_value", "audit/verdict", "audit/charts"} <= set(records["metric"])
     losses = records.filter(metric="loss", model="decoder")
     assert set(losses["variant"]) == {"trained", "untrained", "shuffled labels"}
+
+
+def test_the_report_has_every_number_of_the_audit(whole, tmp_path):
+    page = write_report([whole], tmp_path / "page.html", SECTIONS)
+    tables = {table.title: table.frame for table in page.tables}
+    numbers = tables["decoder at resid.1: every number of the audit"]
+    records = whole.records.filter(pl.col("metric").str.starts_with("audit/"), model="decoder", site="resid.1")
+    assert numbers.height == records.height - 1, "all but the verdict"
+    assert {"local tangents", "charts", "stability"} <= set(numbers["check"])
+    assert any("Audit at resid.1: the gradients are" in finding.text for finding in page.findings)
 
 
 def test_it_goes_on_where_it_stopped(plan, whole, tmp_path):

@@ -27,7 +27,8 @@ from tangentlens.lens.records import share_records
 from tangentlens.models.load import LoadedModel, load_language_model
 from tangentlens.models.small import Kind, weight_hash
 from tangentlens.proxies import DEFAULT
-from tangentlens.report.contents import Section
+from tangentlens.report.contents import Section, Table
+from tangentlens.report.reading import interval_text, text_of
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run, is_run, open_run
@@ -308,6 +309,21 @@ def verdicts(rows: pl.DataFrame) -> Iterator[str]:
         )
 
 
+def audit_tables(records: pl.DataFrame) -> Iterator[Table]:
+    """Tabulate every number of the audit, one table per model and site."""
+    is_number = pl.col("metric").str.starts_with(f"{AUDITED}/") & (pl.col("metric") != VERDICT)
+    rows = records.filter(is_number).sort("run", "model", "depth", maintain_order=True)
+    for (model, site), here in rows.group_by(["model", "site"], maintain_order=True):
+        frame = here.select(
+            "run",
+            pl.col("metric").str.strip_prefix(f"{AUDITED}/").alias("check"),
+            pl.col("variant").alias("number"),
+            text_of(pl.struct("value", "ci_low", "ci_high"), interval_text).alias("estimate"),
+            pl.col("ci_over").alias("interval over"),
+        )
+        yield Table(f"{model} at {site}: every number of the audit", frame)
+
+
 def _folder(plan: AuditPlan) -> Path:
     return (
         Path(f"{plan.target.rstrip('/')}-audit")
@@ -316,4 +332,4 @@ def _folder(plan: AuditPlan) -> Path:
     )
 
 
-AUDIT = Study(NAME, AuditPlan, run_audit, _folder, Section(findings=(verdicts,)))
+AUDIT = Study(NAME, AuditPlan, run_audit, _folder, Section(tables=(audit_tables,), findings=(verdicts,)))
