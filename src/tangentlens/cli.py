@@ -48,7 +48,10 @@ Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid.3,
 TextFile = Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")]
 Length = Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")]
 Seed = Annotated[
-    int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same numbers on the same machine, with as many threads.")
+    int,
+    typer.Option(
+        min=0, max=2**63 - 1, help="The same seed gives the same numbers on the same machine, with as many threads."
+    ),
 ]
 Device = Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")]
 TrustRemoteCode = Annotated[
