@@ -112,7 +112,7 @@ def as_frame(run: str, records: Iterable[Record]) -> pl.DataFrame:
     """Return the records as a table of `SCHEMA`; two of them under one key, or an unknown metric, are a bug."""
     rows = [{"run": run, **vars(record)} for record in records]
     keys = Counter(tuple(row[name] for name in KEY) for row in rows)
-    unknown = {row["metric"] for row in rows if not known(row["metric"])}
+    unknown = {metric for metric in {row["metric"] for row in rows} if not known(metric)}
     if unknown:
         raise ValueError(f"metrics must be in the vocabulary, but these are not: {', '.join(sorted(unknown))}")
     if len(keys) < len(rows):

@@ -102,6 +102,8 @@ METRICS = {
         *_OTHERS,
     )
 }
+# The same without variants, as the column `metric` has them.
+_NAMES = {key.partition(":")[0] for key in METRICS}
 
 
 def known(metric: str) -> bool:
@@ -109,7 +111,7 @@ def known(metric: str) -> bool:
     prefix, _, name = metric.rpartition("/")
     if prefix in (AUDIT, ALARM):
         return True
-    return prefix in ("", SD, SHAPE, ANALYTIC, NULL, P_VALUE_OF) and name in {key.partition(":")[0] for key in METRICS}
+    return prefix in ("", SD, SHAPE, ANALYTIC, NULL, P_VALUE_OF) and name in _NAMES
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,8 @@ OVER_SEQUENCES = (
 # The proxy, then its controls as the vocabulary lists them.
 _LINE = pl.when(IS_PROXY).then(pl.lit(PROXY)).otherwise("variant")
 _LINES = pl.Enum([PROXY, *VARIANTS])
+# Where a control stands in that order; a proxy of one's own is not among them.
+_PLACE = pl.col("variant").replace_strict({name: place for place, name in enumerate(VARIANTS)}, default=-1)
 
 
 def lines_of(records: pl.DataFrame) -> pl.DataFrame:
@@ -94,10 +96,9 @@ def share_table(records: pl.DataFrame) -> Iterator[Table]:
     estimate = pl.struct("value", "ci_low", "ci_high")
     share = last_measured(shares(rows)).select(*key, "detail", share=text_of(estimate, interval_text))
     ratio = shares(rows, "log_ratio").select(*key, ratio=text_of(estimate, ratio_text))
-    place = pl.col("variant").replace_strict({name: i for i, name in enumerate(VARIANTS)}, default=-1)
     frame = (
         share.join(ratio, on=key, how="left")
-        .sort("run", "model", "order", ~IS_PROXY, place)
+        .sort("run", "model", "order", ~IS_PROXY, _PLACE)
         .select(
             "run",
             "model",
@@ -138,7 +139,7 @@ def size(rows: pl.DataFrame) -> Iterator[str]:
         for proxy in last.filter(IS_PROXY).iter_rows(named=True):
             rank = "" if proxy["rank"] is None else f"rank-{proxy['rank']} "
             chance = "".join(f" (chance {value:.3g})" for value in last.filter(variant="random")["value"])
-            controls = ratios.sort(pl.col("variant").replace_strict({name: i for i, name in enumerate(VARIANTS)}))
+            controls = ratios.sort(_PLACE)
             told = "; ".join(compare(row["variant"], as_interval(row)) for row in controls.iter_rows(named=True))
             yield (
                 f"At step {proxy['step']} the {rank}proxy captures {interval_text(proxy)} of the gradient's {what}, "
