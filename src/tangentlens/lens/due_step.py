@@ -76,7 +76,7 @@ def measure_due_step(step: DueStep) -> Outcome:
             except InputError as error:
                 # Such steps (not finite, no gradient, too few sequences) happen, and must not end a training.
                 outcome.troubles[site.name] = str(error)
-                outcome.records.append(unmeasured(_at(step, site), str(error)))
+                outcome.records.append(_at(step, site).unmeasured(str(error)))
         step.capture.forget(site)
     if outcome.measured:
         sites = list(outcome.measured.values())
@@ -112,11 +112,6 @@ def measure(step: DueStep, site: Site, data: SiteData, outcome: Outcome) -> None
         outcome.records.extend(window_records(here, **data.window, proxies=subspaces, proxy=name))
     outcome.measured[site.name] = measure_site(data.rows, data.fit_on, step.fitting)
     outcome.records.extend(site_records(here, outcome.measured[site.name]))
-
-
-def unmeasured(about: Record, reason: str) -> Record:
-    """Return the record of a site or step that could not be measured."""
-    return replace(about, metric="unmeasured", detail=reason, value=1.0)
 
 
 def _at(step: DueStep, site: Site) -> Record:

@@ -23,7 +23,7 @@ from tangentlens.capture.stream import MomentStream
 from tangentlens.capture.updates import UpdateCapture, find_matrices
 from tangentlens.errors import InputError, check_whole
 from tangentlens.lens.alarms import Alarm, ring
-from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step, unmeasured
+from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step
 from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
 from tangentlens.lens.memory import Memory
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
@@ -257,7 +257,7 @@ class Lens:
         if due:
             about = self._about()
             if is_first():
-                self._write([unmeasured(about, reason)], {})
+                self._write([about.unmeasured(reason)], {})
         self._updates.forget()
         self.current += 1
         self._arm()

@@ -19,7 +19,6 @@ from tangentlens.capture.updates import Matrix, Side, UpdateCapture
 from tangentlens.errors import InputError
 from tangentlens.geometry.rows import as_rows, group_products, product
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.lens.due_step import unmeasured
 from tangentlens.lens.measures import Fitting
 from tangentlens.lens.memory import Memory
 from tangentlens.proxies import named_proxy
@@ -60,7 +59,7 @@ def update_records(
                     part = replace(here, site=f"{site.name} (as input)", quantity=PARAMETER_GRADIENT)
                     records += embedding_records(part, as_input, subspaces, fitting.bins)
             except InputError as error:
-                records.append(unmeasured(here, str(error)))
+                records.append(here.unmeasured(str(error)))
     return records
 
 

@@ -107,6 +107,10 @@ class Record:
         """Return a record like this one that holds an estimate with its interval."""
         return replace(self, metric=metric, **interval.columns(), **about)
 
+    def unmeasured(self, reason: str) -> Record:
+        """Return a record like this one that says why nothing could be measured."""
+        return replace(self, metric="unmeasured", detail=reason, value=1.0)
+
 
 def as_frame(run: str, records: Iterable[Record]) -> pl.DataFrame:
     """Return the records as a table of `SCHEMA`; two of them under one key, or an unknown metric, are a bug."""

@@ -10,7 +10,6 @@ from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.counts import TokenCounts
 from tangentlens.corpora.windows import Text
 from tangentlens.errors import InputError
-from tangentlens.lens.due_step import unmeasured
 from tangentlens.models.load import LoadedModel, load_model
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.progress import Progress, Watch, unwatched
@@ -70,7 +69,7 @@ def _of_model(plan: VisibilityPlan, model: str, out: str | Path, watch: Watch) -
             try:
                 return list(visibility_records(here, rows[site.name], frequency, plan))
             except InputError as error:
-                return [unmeasured(here, str(error))]
+                return [here.unmeasured(str(error))]
 
         run.complete(_part(loaded, site), records)
     watch(Progress(loaded.name, len(sites), len(sites)))

@@ -21,7 +21,6 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.curvature.local_geometry import LocalGeometry, local_geometry
 from tangentlens.geometry.curvature.second_form import n_monomials
 from tangentlens.geometry.dimension.intrinsic import patch_dimension
-from tangentlens.lens.due_step import unmeasured
 from tangentlens.models.load import LoadedModel
 from tangentlens.runs.records import Record
 from tangentlens.runs.vocabulary import NULL, P_VALUE_OF, derived
@@ -100,7 +99,7 @@ def visibility_records(
                 yield here.estimate("rms_curvature", fit)
             except InputError as error:
                 # Weights as uneven as a corpus may leave too few types of a patch to fit anything.
-                yield unmeasured(here, f"{name}, alpha {alpha:g}: {error}")
+                yield here.unmeasured(f"{name}, alpha {alpha:g}: {error}")
 
 
 def _ratio_records(
