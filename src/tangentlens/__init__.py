@@ -12,6 +12,7 @@ from tangentlens.geometry import manifolds
 from tangentlens.geometry.curvature.local_geometry import LocalGeometry, local_geometry
 from tangentlens.geometry.dimension.entropy import ManifoldEntropy, manifold_entropy
 from tangentlens.geometry.dimension.intrinsic import IntrinsicDimension, intrinsic_dimension
+from tangentlens.geometry.massive import MassiveRows, massive_rows
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.spectrum.alpha_req import alpha_req
 from tangentlens.geometry.spectrum.anisotropy import anisotropy
@@ -47,6 +48,7 @@ __all__ = [
     "LocalAnisotropy",
     "LocalGeometry",
     "ManifoldEntropy",
+    "MassiveRows",
     "Moments",
     "Run",
     "SemiNMF",
@@ -68,6 +70,7 @@ __all__ = [
     "log_steps",
     "manifold_entropy",
     "manifolds",
+    "massive_rows",
     "mean_cosine",
     "open_run",
     "participation_ratio",

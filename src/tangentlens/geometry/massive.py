@@ -1,0 +1,77 @@
+"""Massive rows: the few rows, often attention sinks, that are many times as long as the others of their site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from tangentlens.errors import InputError
+from tangentlens.geometry.rows import as_rows, unit_scale
+
+# A row is massive if it is longer than this many times the median row of its site.
+THRESHOLD = 10.0
+
+
+@dataclass(frozen=True, eq=False)
+class MassiveRows:
+    """Which rows are massive.
+
+    Attributes:
+        mask: True for massive rows, `(n,)`. `x[~mask]` leaves them out of anything that takes rows.
+        ratios: The length of each row, divided by the median length, `(n,)`.
+        threshold: The ratio above which a row is massive.
+    """
+
+    mask: Bool[Tensor, "n"]
+    ratios: Float[Tensor, "n"]
+    threshold: float
+
+    @property
+    def count(self) -> int:
+        """The number of massive rows."""
+        return int(self.mask.sum())
+
+    @property
+    def largest(self) -> float:
+        """The largest ratio of all rows, massive or not."""
+        return float(self.ratios.max())
+
+    def __repr__(self) -> str:
+        return (
+            f"MassiveRows({self.count} of {len(self.mask)} rows above {self.threshold:g} times the median length, "
+            f"the longest {self.largest:.3g} times)"
+        )
+
+
+def massive_rows(x: Any, threshold: float = THRESHOLD) -> MassiveRows:
+    """Find the rows that are many times as long as the median row.
+
+    In many trained decoders a handful of tokens, such as the first of a window, are tens to hundreds of times as long
+    as the others. They decide every measure that is made of second moments (docs/massive.md).
+
+    Args:
+        x: Rows `(n, d)` of one site.
+        threshold: The length, in multiples of the median length, above which a row is massive; more than 1.
+
+    Returns:
+        Which rows are massive. None is if at least half of all rows are zero, because there is no length to compare
+        with.
+
+    >>> rows = torch.randn(1000, 8, generator=torch.Generator().manual_seed(0))
+    >>> rows[:3] *= 100
+    >>> found = massive_rows(rows)
+    >>> found.count, rows[~found.mask].shape
+    (3, torch.Size([997, 8]))
+    """
+    if not threshold > 1:
+        raise InputError(f"threshold must be above 1, the median length itself, but is {threshold}; 10 is usual")
+    rows = as_rows(x)
+    # Squares of very large or small numbers would overflow or vanish; a common scale does not change ratios.
+    lengths = (rows / unit_scale(rows)).norm(dim=1)
+    median = lengths.median()
+    ratios = lengths / median if float(median) > 0 else torch.zeros_like(lengths)
+    return MassiveRows(ratios > threshold, ratios, threshold)

@@ -1,0 +1,74 @@
+"""Massive rows: found where they were planted, at any scale, and in nothing else."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tangentlens as tl
+
+
+def _cloud(n: int = 500, d: int = 16, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, d, generator=torch.Generator().manual_seed(seed))
+
+
+def test_planted_rows_are_found_and_no_other():
+    rows = _cloud()
+    rows[[3, 77, 400]] *= 60
+    found = tl.massive_rows(rows)
+    assert found.mask.nonzero()[:, 0].tolist() == [3, 77, 400]
+    assert found.count == 3
+    lengths = rows.double().norm(dim=1)
+    assert found.largest == pytest.approx(float(lengths.max() / lengths.median()), rel=1e-3)
+
+
+def test_a_plain_way_to_leave_them_out_of_any_measure():
+    clean = _cloud()
+    dirty = torch.cat([clean, 1000 * torch.ones(2, 16)])
+    assert tl.anisotropy(dirty) > 0.99
+    assert tl.anisotropy(dirty[~tl.massive_rows(dirty).mask]) == pytest.approx(tl.anisotropy(clean))
+
+
+def test_a_large_common_mean_is_not_massive():
+    assert tl.massive_rows(_cloud() + 1e4).count == 0
+
+
+@given(exponent=st.integers(-30, 30), double=st.booleans())
+def test_scale_and_precision_do_not_matter(exponent, double):
+    rows = _cloud(60).double() if double else _cloud(60)
+    rows[5] *= 50
+    assert tl.massive_rows(rows * 10.0**exponent).mask.nonzero()[:, 0].tolist() == [5]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_does_not_overflow(dtype):
+    rows = _cloud(60)
+    rows[5] = 3e4
+    assert tl.massive_rows(rows.to(dtype)).count == 1
+
+
+def test_mostly_zero_rows_have_no_massive_ones():
+    rows = torch.zeros(10, 4)
+    rows[0] = 1
+    found = tl.massive_rows(rows)
+    assert found.count == 0 and found.largest == 0
+
+
+def test_threshold_is_in_multiples_of_the_median():
+    rows = torch.ones(11, 4)
+    rows[0] = 7
+    assert tl.massive_rows(rows, threshold=6.9).count == 1
+    assert tl.massive_rows(rows, threshold=7.1).count == 0
+
+
+@pytest.mark.parametrize("threshold", [1.0, 0.0, -3.0, float("nan")])
+def test_thresholds_that_make_no_sense_are_refused(threshold):
+    with pytest.raises(tl.InputError, match="threshold must be above 1"):
+        tl.massive_rows(_cloud(), threshold)
+
+
+def test_rows_that_are_not_finite_are_refused():
+    rows = _cloud()
+    rows[0, 0] = float("inf")
+    with pytest.raises(tl.InputError, match="finite"):
+        tl.massive_rows(rows)
