@@ -8,4 +8,6 @@ from tangentlens.capture.batch import Batch
 def batch(n, hidden=0):
     """A batch of `n` tokens of which the first `hidden` do not count."""
     tokens = torch.arange(n)[None]
-    return Batch(tokens, tokens, torch.zeros_like(tokens), keep=tokens >= hidden, whole=hidden == 0)
+    return Batch(
+        tokens, tokens, torch.zeros_like(tokens), torch.zeros_like(tokens), keep=tokens >= hidden, whole=hidden == 0
+    )

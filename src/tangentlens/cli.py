@@ -47,6 +47,11 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors."
 Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")]
 TextFile = Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")]
 Length = Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")]
+SkipFirst = Annotated[int, typer.Option(min=0, help="Leave out so many positions at the beginning of each window.")]
+Bos = Annotated[
+    bool,
+    typer.Option("--bos", help="Begin every window with the begin-of-sequence token, also if the tokenizer adds none."),
+]
 Seed = Annotated[
     int,
     typer.Option(
@@ -137,6 +142,8 @@ def profile(
     ] = 5,
     batch_tokens: Annotated[int, typer.Option(min=64, help="Shuffled token vectors in a batch.")] = 4096,
     length: Length = 128,
+    skip_first: SkipFirst = 0,
+    bos: Bos = False,
     seed: Seed = 0,
     device: Device = "cpu",
     dtype: Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16.")] = "float32",
@@ -152,6 +159,8 @@ def profile(
         batches=batches,
         batch_tokens=batch_tokens,
         length=length,
+        skip_first=skip_first,
+        bos=bos,
         seed=seed,
         device=device,
         dtype=dtype,

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tangentlens as tl
+from tangentlens.geometry.massive import Places
 
 
 def _cloud(n: int = 500, d: int = 16, seed: int = 0) -> torch.Tensor:
@@ -51,7 +52,8 @@ def test_mostly_zero_rows_have_no_massive_ones():
     rows = torch.zeros(10, 4)
     rows[0] = 1
     found = tl.massive_rows(rows)
-    assert found.count == 0 and found.largest == 0
+    assert found.count == 0
+    assert found.largest == 0
 
 
 def test_threshold_is_in_multiples_of_the_median():
@@ -72,3 +74,25 @@ def test_rows_that_are_not_finite_are_refused():
     rows[0, 0] = float("inf")
     with pytest.raises(tl.InputError, match="finite"):
         tl.massive_rows(rows)
+
+
+def test_places_say_where_massive_rows_are_and_add_up():
+    rows = _cloud(40)
+    rows[[0, 20, 21]] *= 100
+    positions, tokens = torch.arange(40) % 20, torch.arange(40) // 10
+    places = Places.of(tl.massive_rows(rows), positions, tokens)
+    assert places == Places({0: 2, 1: 1}, {0: 1, 2: 2})
+    assert (places + places).told(lambda token: f"<{token}>") == (
+        "at positions 0 (4 times), 1 (2 times); tokens <2> (4 times), <0> (2 times)"
+    )
+
+
+def test_places_that_are_not_known_are_not_told():
+    rows = _cloud(40)
+    rows[0] *= 100
+    unknown = torch.full((40,), -100)
+    assert Places.of(tl.massive_rows(rows), unknown, unknown).told() == ""
+
+
+def test_many_places_are_counted_and_not_listed():
+    assert Places({}, dict.fromkeys(range(9), 1)).told().endswith("4 (once) and 4 others")

@@ -14,7 +14,8 @@ from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
 from tangentlens.studies import SECTIONS, visibility
 from tangentlens.studies.demo import run_demo
-from tangentlens.studies.profile import Profile, profile_over_depth, run_profile
+from tangentlens.studies.profile import Profile, run_profile
+from tangentlens.studies.profile.section import profile_over_depth
 from tiny import TINY, save_tiny, tiny_batch, tiny_model
 
 FIGURES = [figure for section in SECTIONS for figure in section.figures]

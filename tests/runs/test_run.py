@@ -187,7 +187,7 @@ for action in (lambda: make_directory(path / "new"), lambda: write_whole(path / 
             parent.chmod(0o755)
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True)
     assert done.stdout.count("Permission denied") == 2, done.stdout + done.stderr
-    assert open_run(tmp_path / "run").manifest["format"] == 2
+    assert open_run(tmp_path / "run").manifest["format"] == 3
 
 
 def test_names_that_start_with_a_dot_are_read_back(run):

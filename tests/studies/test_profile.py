@@ -11,7 +11,7 @@ from real_models import minilm, stories
 from tangentlens import InputError, anisotropy, intrinsic_dimension, mean_cosine
 from tangentlens.corpora.text import builtin_text
 from tangentlens.corpora.windows import Text, windows
-from tangentlens.geometry.measures import measure_all
+from tangentlens.geometry.measures import Cloud, measure_all
 from tangentlens.models.small import small_model
 from tangentlens.studies.profile import Profile, run_profile
 from tiny import save_tiny
@@ -75,7 +75,7 @@ def test_numbers_are_those_of_the_same_batches_taken_by_hand(tiny, run):
 
 def test_every_measure_is_there_at_every_site_with_a_shape(run):
     records = run.records
-    names = measure_all(torch.randn(100, 8), torch.arange(100)).keys()
+    names = measure_all(Cloud(torch.randn(100, 8), torch.arange(100), torch.arange(100))).keys()
     for name in names:
         metric, _, variant = name.partition(":")
         rows = records.filter(metric=metric, variant=variant)

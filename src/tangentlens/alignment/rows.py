@@ -28,6 +28,7 @@ class TokenRows:
         sequences: The id of the sequence that each row came from.
         tokens: The id of each row's input token; negative if it is not known.
         targets: The id of the token that each row has to predict; negative if there is none or it is not known.
+        positions: The place of each row in its sequence, from 0 on; negative if it is not known.
     """
 
     activations: Float[Tensor, "n d"]
@@ -35,6 +36,7 @@ class TokenRows:
     sequences: Int[Tensor, "n"]
     tokens: Int[Tensor, "n"]
     targets: Int[Tensor, "n"]
+    positions: Int[Tensor, "n"]
 
     @classmethod
     def of(cls, activations: Any, gradients: Any, sequences: Any, tokens: Any = None, targets: Any = None) -> TokenRows:
@@ -48,7 +50,7 @@ class TokenRows:
             targets: Target token ids `(n,)`; unknown if left out.
         """
         rows, grads = as_rows(activations), as_rows(gradients)
-        ids = {"sequences": sequences, "tokens": tokens, "targets": targets}
+        ids = {"sequences": sequences, "tokens": tokens, "targets": targets, "positions": None}
         known = {
             name: torch.full((len(rows),), UNKNOWN, device=rows.device) if of is None else as_ids(of, name, rows.device)
             for name, of in ids.items()
@@ -68,7 +70,7 @@ class TokenRows:
     def none(cls, width: int, device: torch.device) -> TokenRows:
         """Return an empty set of rows of the given width."""
         nothing, ids = torch.empty(0, width, device=device), torch.empty(0, dtype=torch.int64, device=device)
-        return cls(nothing, nothing, ids, ids, ids)
+        return cls(nothing, nothing, ids, ids, ids, ids)
 
     def __getitem__(self, chosen: Tensor) -> TokenRows:
         return TokenRows(*(getattr(self, field.name)[chosen] for field in fields(self)))

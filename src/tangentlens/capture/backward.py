@@ -16,6 +16,7 @@ def gradients(
     sites: Sequence[Site],
     objective: Objective,
     exclude: Sequence[int] = (),
+    skip_first: int = 0,
 ) -> tuple[dict[str, TokenRows], float]:
     """Return the rows of every site over all batches, by name of the site, and the mean of the losses.
 
@@ -25,9 +26,10 @@ def gradients(
         sites: The sites to capture.
         objective: What positions predict.
         exclude: Token ids to leave out.
+        skip_first: How many positions at the beginning of each sequence to leave out.
     """
     losses = []
-    with Capture(model, sites, exclude, objective) as capture:
+    with Capture(model, sites, exclude, objective, skip_first=skip_first) as capture:
         for batch in batches:
             loss = model(**batch).loss
             loss.backward()

@@ -29,6 +29,7 @@ class Batch:
         tokens: Token ids.
         targets: The token that each position has to predict; `NO_TARGET` where none is known.
         sequences: The number of the sequence that each position belongs to.
+        positions: The place of each position in its sequence, padding not counted, from 0 on.
         keep: Which positions count.
         whole: Whether all positions are known to count, without looking at `keep`.
         lots: If tokens are sampled, a random number for each position; those with the smallest are kept.
@@ -37,6 +38,7 @@ class Batch:
     tokens: Int[Tensor, "batch length"]
     targets: Int[Tensor, "batch length"]
     sequences: Int[Tensor, "batch length"]
+    positions: Int[Tensor, "batch length"]
     keep: Bool[Tensor, "batch length"]
     whole: bool = False
     lots: Float[Tensor, "batch length"] | None = None
@@ -90,13 +92,16 @@ def count_tokens(named: Mapping[str, Any]) -> Tensor | int:
     return tokens.numel() if mask is None else mask.bool().sum()
 
 
-def read_batch(named: Mapping[str, Any], exclude: Sequence[int] = (), objective: Objective | None = None) -> Batch:
+def read_batch(
+    named: Mapping[str, Any], exclude: Sequence[int] = (), objective: Objective | None = None, skip_first: int = 0
+) -> Batch:
     """Return the batch that a model is called with.
 
     Args:
         named: The arguments of the call by name.
         exclude: Token ids that do not count.
         objective: What positions predict; None if that is not known.
+        skip_first: How many positions at the beginning of each sequence do not count.
     """
     given = named["input_ids"]
     if not isinstance(given, Tensor) or given.is_floating_point() or given.ndim != 2:
@@ -112,11 +117,16 @@ def read_batch(named: Mapping[str, Any], exclude: Sequence[int] = (), objective:
         labels = tokens if mask is None else tokens.masked_fill(~mask.bool(), NO_TARGET)
     # The labels of an encoder-decoder belong to its decoder, not to the input tokens.
     targets = _targets(tokens, labels, None if objective == "seq2seq" else objective)
-    sequences = _sequences(tokens, named.get("position_ids"))
-    return Batch(tokens, targets, sequences, _kept(tokens, mask, exclude), whole=mask is None and not exclude)
+    starts = _starts(tokens, named.get("position_ids"))
+    positions = _positions(starts, mask)
+    keep = _kept(tokens, mask, exclude) & (positions >= skip_first)
+    whole = mask is None and not exclude and not skip_first
+    return Batch(tokens, targets, _sequences(starts), positions, keep, whole)
 
 
-def read_decoder_batch(tokens: Int[Tensor, "batch length"], named: Mapping[str, Any], exclude: Sequence[int]) -> Batch:
+def read_decoder_batch(
+    tokens: Int[Tensor, "batch length"], named: Mapping[str, Any], exclude: Sequence[int], skip_first: int = 0
+) -> Batch:
     """Return the batch of the decoder of an encoder-decoder.
 
     Without a mask, positions whose label is ignored are taken to be padding.
@@ -125,13 +135,17 @@ def read_decoder_batch(tokens: Int[Tensor, "batch length"], named: Mapping[str, 
         tokens: The decoder's token ids.
         named: The arguments of the model's call by name.
         exclude: Token ids that do not count.
+        skip_first: How many positions at the beginning of each sequence do not count.
     """
     tokens = tokens.detach().long()
     labels = _like(named.get("labels"), tokens)
     mask = _like(named.get("decoder_attention_mask"), tokens)
     if mask is None and labels is not None:
         mask = labels != NO_TARGET
-    return Batch(tokens, _targets(tokens, labels, "seq2seq"), _sequences(tokens, None), _kept(tokens, mask, exclude))
+    starts = _starts(tokens, None)
+    positions = _positions(starts, mask)
+    keep = _kept(tokens, mask, exclude) & (positions >= skip_first)
+    return Batch(tokens, _targets(tokens, labels, "seq2seq"), _sequences(starts), positions, keep)
 
 
 def _like(value: Any, tokens: Tensor) -> Tensor | None:
@@ -150,8 +164,8 @@ def _kept(tokens: Tensor, mask: Tensor | None, exclude: Sequence[int]) -> Tensor
     return keep
 
 
-def _sequences(tokens: Tensor, positions: Any) -> Tensor:
-    """Return the number of the sequence of each position.
+def _starts(tokens: Tensor, positions: Any) -> Tensor:
+    """Return 1 where a sequence begins, else 0.
 
     Each row is one sequence, or several that are packed into a row; a new one begins where positions stop increasing.
     """
@@ -160,7 +174,20 @@ def _sequences(tokens: Tensor, positions: Any) -> Tensor:
     packed = _like(positions, tokens)
     if packed is not None:
         starts[:, 1:] = packed[:, 1:] <= packed[:, :-1]
-    return starts.flatten().cumsum(dim=0).view_as(tokens) - 1
+    return starts
+
+
+def _sequences(starts: Tensor) -> Tensor:
+    """Return the number of the sequence of each position."""
+    return starts.flatten().cumsum(dim=0).view_as(starts) - 1
+
+
+def _positions(starts: Tensor, mask: Tensor | None) -> Tensor:
+    """Return the place of each position in its sequence, from 0 on; padding, on either side, is not counted."""
+    real = torch.ones_like(starts) if mask is None else mask.long()
+    so_far = real.cumsum(dim=1)
+    before = (so_far - real).where(starts.bool(), 0).cummax(dim=1).values
+    return (so_far - before - 1).clamp_min(0)
 
 
 def _targets(tokens: Tensor, labels: Tensor | None, objective: Objective | None) -> Tensor:

@@ -51,6 +51,7 @@ def gathered_rows(rows: TokenRows | None, device: torch.device) -> TokenRows | N
         sequences=_gathered(sequences),
         tokens=_gathered(rows.tokens),
         targets=_gathered(rows.targets),
+        positions=_gathered(rows.positions),
     )
 
 

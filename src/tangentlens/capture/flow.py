@@ -57,6 +57,7 @@ class Flow:
         exclude: Token ids to leave out, such as padding or a begin-of-sequence token.
         objective: What positions predict; None if that is not known.
         max_tokens: Keep at most this many tokens of all forward passes together; if there are more, a random sample.
+        skip_first: How many positions at the beginning of each sequence to leave out.
     """
 
     model: nn.Module
@@ -65,6 +66,7 @@ class Flow:
     exclude: Sequence[int] = ()
     objective: Objective | None = None
     max_tokens: int | None = None
+    skip_first: int = 0
     _handles: list[RemovableHandle] = field(default_factory=list)
     _named: dict[str, Any] = field(default_factory=dict)
     _batches: dict[str, Batch] = field(default_factory=dict)
@@ -121,7 +123,8 @@ class Flow:
         self._calls.clear()
         if torch.is_grad_enabled():
             self._named = named_arguments(model, args, kwargs)
-            batch = self._numbered(read_batch(self._named, self.exclude, self.objective), "encoder")
+            batch = read_batch(self._named, self.exclude, self.objective, self.skip_first)
+            batch = self._numbered(batch, "encoder")
             self._batches = dict.fromkeys(("", "encoder"), batch)
 
     def _end(self, *_: Any) -> None:
@@ -131,7 +134,7 @@ class Flow:
     def _begin_decoder(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Read the decoder's batch from what its embedding is called with."""
         if self._batches and not in_backward():
-            batch = read_decoder_batch(args[0], self._named, self.exclude)
+            batch = read_decoder_batch(args[0], self._named, self.exclude, self.skip_first)
             self._batches["decoder"] = self._numbered(batch, "decoder")
 
     def _numbered(self, batch: Batch, stack: str) -> Batch:

@@ -49,6 +49,7 @@ class Capture:
         objective: What positions predict; None if that is not known.
         max_tokens: Keep at most this many tokens of all forward passes together; if there are more, a random sample.
         loss_scale: Returns the factor by which the loss is multiplied in mixed precision; gradients are divided by it.
+        skip_first: How many positions at the beginning of each sequence to leave out.
     """
 
     def __init__(
@@ -59,12 +60,13 @@ class Capture:
         objective: Objective | None = None,
         max_tokens: int | None = None,
         loss_scale: Callable[[], float] | None = None,
+        skip_first: int = 0,
     ) -> None:
         self.sites = sites
         self.loss_scale = loss_scale
         self._scale: float | None = None
         self._pieces: dict[str, list[_Piece]] = {site.name: [] for site in sites}
-        self._flow = Flow(model, sites, self._see, exclude, objective, max_tokens)
+        self._flow = Flow(model, sites, self._see, exclude, objective, max_tokens, skip_first)
 
     def __enter__(self) -> Capture:
         self._flow.__enter__()
@@ -133,6 +135,7 @@ class Capture:
             sequences=torch.cat([piece.batch.sequences[piece.batch.keep] for piece in pieces])[chosen],
             tokens=torch.cat([piece.batch.tokens[piece.batch.keep] for piece in pieces])[chosen],
             targets=torch.cat([piece.batch.targets[piece.batch.keep] for piece in pieces])[chosen],
+            positions=torch.cat([piece.batch.positions[piece.batch.keep] for piece in pieces])[chosen],
         )
 
     def forget(self, site: Site) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 import torch
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from tangentlens.capture.batch import Batch
@@ -13,23 +14,30 @@ from tangentlens.capture.distributed import device_of, summed, world_size
 from tangentlens.capture.flow import Flow, kept_rows, on_gradient
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
+from tangentlens.geometry.massive import massive_rows
 from tangentlens.geometry.moments import Moments
+from tangentlens.runs.vocabulary import ALL_ROWS, WITHOUT_MASSIVE
+
+KINDS = ("activations", "gradients")
 
 
 class MomentStream:
     """A context in which training steps add to the moments of each site's activations and gradients.
 
-    A forward pass is added when it is back-propagated. A pass with values that are not finite is left out.
+    A forward pass is added when it is back-propagated. A pass with values that are not finite is left out. Moments of
+    massive rows are kept separately, so that they can be left out: a row is massive by the median length of its own
+    pass, and its gradient goes with it.
 
     Args:
         model: The model in training.
         sites: Where to look.
         exclude: Token ids to leave out.
         loss_scale: Returns the factor by which the loss is multiplied in mixed precision; gradients are divided by it.
+        skip_first: How many positions at the beginning of each sequence to leave out.
 
     Attributes:
-        activations: The moments of the activations on this rank, by name of the site.
-        gradients: The moments of the gradients on this rank, by name of the site.
+        ordinary: The moments of rows that are not massive, on this rank, by `kind/site`.
+        massive: The moments of massive rows, likewise; sites without any are missing.
     """
 
     def __init__(
@@ -38,13 +46,14 @@ class MomentStream:
         sites: Sequence[Site],
         exclude: Sequence[int] = (),
         loss_scale: Callable[[], float] | None = None,
+        skip_first: int = 0,
     ) -> None:
         self.loss_scale = loss_scale
-        self.activations: dict[str, Moments] = {}
-        self.gradients: dict[str, Moments] = {}
+        self.ordinary: dict[str, Moments] = {}
+        self.massive: dict[str, Moments] = {}
         self._sites = sites
         self._model = model
-        self._flow = Flow(model, sites, self._see, exclude)
+        self._flow = Flow(model, sites, self._see, exclude, skip_first=skip_first)
 
     def __enter__(self) -> MomentStream:
         self._flow.__enter__()
@@ -55,44 +64,66 @@ class MomentStream:
     ) -> None:
         self._flow.__exit__(kind, error, trace)
 
-    def total(self, site: str) -> dict[str, Moments]:
-        """Return the moments of `activations` and `gradients` so far, over all ranks; every rank must call this."""
+    def total(self, site: str) -> dict[str, dict[str, Moments]]:
+        """Return the moments so far, over all ranks; every rank must call this.
+
+        Returns:
+            The moments of `activations` and `gradients`, if any came, of the rows `all` and, if some rows are massive,
+            `without_massive`.
+        """
+        totals: dict[str, dict[str, Moments]] = {}
+        for kind in KINDS:
+            ordinary, massive = self._summed(f"{kind}/{site}")
+            together = [part for part in (ordinary, massive) if part is not None]
+            if together:
+                whole = Moments(together[0].dim, device=together[0].mean.device)
+                for part in together:
+                    whole.merge(part)
+                totals.setdefault(ALL_ROWS, {})[kind] = whole
+            if len(together) == 2:
+                totals.setdefault(WITHOUT_MASSIVE, {})[kind] = together[0]
+        return totals
+
+    def _summed(self, key: str) -> list[Moments | None]:
+        """Return the moments of ordinary and of massive rows, over all ranks."""
         device = device_of(self._model)
-        totals = {
-            "activations": summed(self.activations.get(site), device),
-            "gradients": summed(self.gradients.get(site), device),
-        }
-        return {kind: moments for kind, moments in totals.items() if moments is not None}
+        return [summed(moments.get(key), device) for moments in (self.ordinary, self.massive)]
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the moments since the last `forget`, as tensors by name; every rank must call this."""
         state: dict[str, Tensor] = {}
-        for site in self._sites:
-            for kind, moments in self.total(site.name).items():
-                parts = {"count": torch.tensor(moments.count), "mean": moments.mean, "scatter": moments.scatter}
-                state |= {f"window/{kind}/{site.name}/{part}": value for part, value in parts.items()}
+        for key in (f"{kind}/{site.name}" for site in self._sites for kind in KINDS):
+            for name, moments in zip(("window", "massive"), self._summed(key), strict=True):
+                if moments is not None:
+                    parts = {"count": torch.tensor(moments.count), "mean": moments.mean, "scatter": moments.scatter}
+                    state |= {f"{name}/{key}/{part}": value for part, value in parts.items()}
         return state
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from the `state_dict` of another stream."""
         device = device_of(self._model)
-        for kind, moments in (("activations", self.activations), ("gradients", self.gradients)):
-            for key in state:
-                site = key.removeprefix(f"window/{kind}/").removesuffix("/count")
-                if key == f"window/{kind}/{site}/count":
-                    moments[site] = Moments(len(state[f"window/{kind}/{site}/mean"]), device=device)
-                    moments[site].count = int(state[key])
-                    for part in ("mean", "scatter"):
-                        getattr(moments[site], part).copy_(state[f"window/{kind}/{site}/{part}"])
+        for name, moments in (("window", self.ordinary), ("massive", self.massive)):
+            for count in (key for key in state if key.startswith(f"{name}/") and key.endswith("/count")):
+                key = count.removeprefix(f"{name}/").removesuffix("/count")
+                moments[key] = Moments(len(state[f"{name}/{key}/mean"]), device=device)
+                moments[key].count = int(state[count])
+                for part in ("mean", "scatter"):
+                    getattr(moments[key], part).copy_(state[f"{name}/{key}/{part}"])
 
     def forget(self) -> None:
         """Forget all moments, to begin a new window."""
-        self.activations.clear()
-        self.gradients.clear()
+        self.ordinary.clear()
+        self.massive.clear()
 
     def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
         """Compute the moments of the activations, and add them when the gradient comes."""
-        waiting = [self._moments(kept_rows(hidden, batch))]
+        rows = kept_rows(hidden, batch)
+        try:
+            massive = massive_rows(rows).mask
+            waiting = [_split(rows, massive)]
+        except InputError:
+            # Overflow happens in a healthy training (loss scaling): it must neither end it nor make the window NaN.
+            return
 
         def receive(gradient: Tensor) -> None:
             if not waiting:
@@ -103,20 +134,27 @@ class MomentStream:
             # The losses of ranks are averaged, as in `gathered_rows`.
             scale = world_size() * (1.0 if self.loss_scale is None else float(self.loss_scale()))
             rows = kept_rows(gradient, batch)
-            self._add(self.activations, site, waiting.pop())
-            self._add(self.gradients, site, self._moments(rows if scale == 1 else rows.float() / scale))
+            activations = waiting.pop()
+            try:
+                gradients = _split(rows if scale == 1 else rows.float() / scale, massive)
+            except InputError:
+                return
+            for kind, (ordinary, few) in zip(KINDS, (activations, gradients), strict=True):
+                _add(self.ordinary, f"{kind}/{site.name}", ordinary)
+                _add(self.massive, f"{kind}/{site.name}", few)
 
         on_gradient(hidden, receive)
 
-    def _moments(self, rows: Tensor) -> Moments | None:
-        """Return the moments of rows, or None if they are not finite."""
-        try:
-            return Moments(rows.shape[1], device=rows.device).update(rows)
-        except InputError:
-            # Overflow happens in a healthy training (loss scaling): it must neither end it nor make the window NaN.
-            return None
 
-    def _add(self, moments: dict[str, Moments], site: Site, new: Moments | None) -> None:
-        """Merge new moments into those of a site."""
-        if new is not None and new.count:
-            moments[site.name] = moments[site.name].merge(new) if site.name in moments else new
+def _split(rows: Tensor, massive: Bool[Tensor, "n"]) -> tuple[Moments, Moments]:
+    """Return the moments of ordinary rows and of massive ones."""
+    if not bool(massive.any()):
+        return Moments(rows.shape[1], device=rows.device).update(rows), Moments(rows.shape[1], device=rows.device)
+    ordinary, few = (Moments(rows.shape[1], device=rows.device).update(rows[chosen]) for chosen in (~massive, massive))
+    return ordinary, few
+
+
+def _add(moments: dict[str, Moments], key: str, new: Moments) -> None:
+    """Merge new moments into those under a key; moments of no rows are not kept."""
+    if new.count:
+        moments[key] = moments[key].merge(new) if key in moments else new

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
@@ -14,6 +16,8 @@ from tangentlens.geometry.rows import as_rows, unit_scale
 
 # A row is massive if it is longer than this many times the median row of its site.
 THRESHOLD = 10.0
+# How many positions and tokens are listed by name.
+_LISTED = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,3 +79,49 @@ def massive_rows(x: Any, threshold: float = THRESHOLD) -> MassiveRows:
     median = lengths.median()
     ratios = lengths / median if float(median) > 0 else torch.zeros_like(lengths)
     return MassiveRows(ratios > threshold, ratios, threshold)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where massive rows were found.
+
+    Attributes:
+        positions: How many there are at each position of a sequence.
+        tokens: How many there are of each token id.
+
+    >>> Places({0: 32, 1: 1}, {7: 33}).told()
+    'at positions 0 (32 times), 1 (once); tokens 7 (33 times)'
+    """
+
+    positions: Mapping[int, int]
+    tokens: Mapping[int, int]
+
+    @classmethod
+    def of(cls, massive: MassiveRows, positions: Int[Tensor, "n"], tokens: Int[Tensor, "n"]) -> Places:
+        """Return where the massive rows are; a negative position or token id means that it is not known."""
+        known = (ids[massive.mask].tolist() for ids in (positions, tokens))
+        return cls(*(dict(Counter(number for number in numbers if number >= 0)) for numbers in known))
+
+    def __add__(self, other: Places) -> Places:
+        return Places(_summed(self.positions, other.positions), _summed(self.tokens, other.tokens))
+
+    def told(self, token_name: Callable[[int], str] = str) -> str:
+        """Return the most frequent positions and tokens in words; empty if neither is known.
+
+        Args:
+            token_name: Returns what to call a token, given its id.
+        """
+        at, of = _listed(self.positions, str), _listed(self.tokens, token_name)
+        return "; ".join([f"at positions {at}"] * bool(at) + [f"tokens {of}"] * bool(of))
+
+
+def _summed(one: Mapping[int, int], other: Mapping[int, int]) -> dict[int, int]:
+    return dict(Counter(one) + Counter(other))
+
+
+def _listed(counts: Mapping[int, int], name: Callable[[int], str]) -> str:
+    """Return the most frequent entries with how often they occur, and how many others there are."""
+    ranked = sorted(counts.items(), key=lambda entry: (-entry[1], entry[0]))
+    shown = [f"{name(number)} ({'once' if times == 1 else f'{times} times'})" for number, times in ranked[:_LISTED]]
+    rest = len(ranked) - len(shown)
+    return ", ".join(shown) + (f" and {rest} others" if rest else "")

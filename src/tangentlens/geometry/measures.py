@@ -17,9 +17,10 @@ from torch import Tensor
 from tangentlens.errors import InputError
 from tangentlens.geometry.dimension.entropy import manifold_entropy
 from tangentlens.geometry.dimension.intrinsic import IntrinsicDimension, intrinsic_dimension
+from tangentlens.geometry.leading import leading_vectors
+from tangentlens.geometry.massive import MassiveRows, massive_rows
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.neighbours import distinct_rows
-from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.spectrum.alpha_req import alpha_req
 from tangentlens.geometry.spectrum.anisotropy import anisotropy, anisotropy_replicates
 from tangentlens.geometry.spectrum.cosine import rogue_dimensions
@@ -33,6 +34,7 @@ from tangentlens.geometry.spectrum.direction_counts import (
 )
 from tangentlens.geometry.spectrum.local_anisotropy import LocalAnisotropy, local_anisotropy
 from tangentlens.geometry.spectrum.partition import partition_isotropy
+from tangentlens.statistics.influence import held_by_top
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.jackknife import share_jackknife
 
@@ -58,6 +60,27 @@ class Cloud:
     def moments(self) -> Moments:
         """Count, mean and second moment of the rows."""
         return Moments.of(self.rows)
+
+    @cached_property
+    def massive(self) -> MassiveRows:
+        """Which rows are many times as long as the median row."""
+        return massive_rows(self.rows)
+
+    def without_massive(self) -> Cloud:
+        """Return the cloud without its massive rows."""
+        keep = ~self.massive.mask
+        return Cloud(self.rows[keep], self.tokens[keep], self.sequences[keep])
+
+    @cached_property
+    def held_of_anisotropy(self) -> float:
+        """The part of the variance along the leading direction that the top 1% of rows hold."""
+        leader = leading_vectors(self.moments.covariance(), 1)
+        return held_by_top(((self.rows - self.moments.mean.to(self.rows)) @ leader.to(self.rows))[:, 0].square())
+
+    @cached_property
+    def held_of_variance(self) -> float:
+        """The part of the total variance that the top 1% of rows hold."""
+        return held_by_top((self.rows - self.moments.mean.to(self.rows)).square().sum(dim=1))
 
     @cached_property
     def types(self) -> Float[Tensor, "t d"]:
@@ -115,6 +138,7 @@ class Measure:
         shown: Where a report shows it: in the 'table' and figures, in a 'figure' only, or not at all ('records').
         in_lens: Whether it is cheap enough to be measured on every due step of a training.
         estimate: The value with an interval from a single batch; None from it means that there is no value.
+        decided_by: The variant of `held_by_top` that says whether a few rows decide this measure; empty if they cannot.
     """
 
     name: str
@@ -126,6 +150,7 @@ class Measure:
     shown: Literal["table", "figure", "records"] = "figure"
     in_lens: bool = False
     estimate: Callable[[Cloud], Estimate | None] | None = None
+    decided_by: str = ""
 
     @property
     def key(self) -> str:
@@ -154,7 +179,7 @@ def _of_dimension(dimension: IntrinsicDimension, over: str) -> Estimate:
 # fmt: off
 MEASURES = (
     Measure("anisotropy", lambda cloud: anisotropy(cloud.moments), "anisotropy",
-            shown="table", in_lens=True, estimate=_anisotropy),
+            shown="table", in_lens=True, estimate=_anisotropy, decided_by="anisotropy"),
     Measure("mean_cosine", lambda cloud: float(cloud.cosines.sum()), "mean cosine", shown="table"),
     Measure("intrinsic_dimension", lambda cloud: cloud.dimension.value, "dimension",
             log=True, shown="table", in_lens=True, estimate=_dimension),
@@ -162,29 +187,37 @@ MEASURES = (
             variant=ONE_PER_TYPE, log=True, shown="table", in_lens=True, estimate=_dimension_of_types),
     Measure("manifold_entropy", lambda cloud: manifold_entropy(cloud.rows, cloud.dimension.value).value, "entropy",
             unit="nats", shown="table"),
-    Measure("effective_rank", lambda cloud: effective_rank(cloud.moments), "effective rank"),
-    Measure("isoscore", lambda cloud: isoscore(cloud.moments), "IsoScore"),
+    Measure("effective_rank", lambda cloud: effective_rank(cloud.moments), "effective rank", decided_by="variance"),
+    Measure("isoscore", lambda cloud: isoscore(cloud.moments), "IsoScore", decided_by="variance"),
     Measure("local_anisotropy", lambda cloud: cloud.clusters.value, "anisotropy inside clusters"),
     Measure("local_anisotropy", lambda cloud: cloud.clusters.matched, "anisotropy of as many random rows",
-            variant="matched"),
+            variant="matched", decided_by="variance"),
     Measure("partition_isotropy", lambda cloud: partition_isotropy(cloud.rows), "partition isotropy", shown="records"),
     Measure("participation_ratio", lambda cloud: participation_ratio(cloud.moments), "participation ratio",
-            shown="records"),
-    Measure("entropy_rank", lambda cloud: entropy_rank(cloud.moments), "entropy rank", shown="records"),
-    Measure("rankme", lambda cloud: rankme(cloud.moments), "RankMe", shown="records"),
-    Measure("stable_rank", lambda cloud: stable_rank(cloud.moments), "stable rank", shown="records"),
-    Measure("alpha_req", lambda cloud: alpha_req(cloud.moments), "alpha-ReQ", shown="records"),
+            shown="records", decided_by="variance"),
+    Measure("entropy_rank", lambda cloud: entropy_rank(cloud.moments), "entropy rank", shown="records",
+            decided_by="variance"),
+    Measure("rankme", lambda cloud: rankme(cloud.moments), "RankMe", shown="records", decided_by="variance"),
+    Measure("stable_rank", lambda cloud: stable_rank(cloud.moments), "stable rank", shown="records",
+            decided_by="variance"),
+    Measure("alpha_req", lambda cloud: alpha_req(cloud.moments), "alpha-ReQ", shown="records", decided_by="variance"),
     Measure("rogue_dimensions", lambda cloud: float(cloud.cosines.amax() / cloud.cosines.sum()),
             "largest share of one coordinate in the mean cosine", shown="records"),
     Measure("duplicates", lambda cloud: float(cloud.dimension.n_duplicates), "duplicate rows",
             shown="records", in_lens=True),
+    Measure("massive_rows", lambda cloud: float(cloud.massive.count), "massive rows", shown="records", in_lens=True),
+    Measure("massive_ratio", lambda cloud: cloud.massive.largest, "length of the longest row over the median",
+            shown="records", in_lens=True),
+    Measure("held_by_top", lambda cloud: cloud.held_of_anisotropy,
+            "part of the anisotropy that the top 1% of rows hold", variant="anisotropy", shown="records", in_lens=True),
+    Measure("held_by_top", lambda cloud: cloud.held_of_variance,
+            "part of the variance that the top 1% of rows hold", variant="variance", shown="records", in_lens=True),
 )
 # fmt: on
 
 
-def measure_all(rows: Float[Tensor, "n d"], tokens: Int[Tensor, "n"]) -> dict[str, float]:
+def measure_all(cloud: Cloud) -> dict[str, float]:
     """Return the value of every measure by its key; NaN where the rows do not allow it."""
-    cloud = Cloud(as_rows(rows), tokens, tokens)
     return {measure.key: _or_nan(measure, cloud) for measure in MEASURES}
 
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 
 from tangentlens.errors import InputError
 
+# What it means if a scalar is above its limit, where that has a name.
+_MEANS = {"massive_rows": "massive activations appeared: "}
+
 
 @dataclass(eq=False)
 class Alarm:
@@ -42,7 +45,7 @@ class Alarm:
         value = scalars.get(self.scalar, math.nan)
         self.highest = max(self.highest, value) if value == value else self.highest
         if value > self.above:
-            return f"{self.scalar} is {value:.3g}, above {self.above:g}"
+            return f"{_MEANS.get(self.scalar, '')}{self.scalar} is {value:.3g}, above {self.above:g}"
         if value < self.falls_to * self.highest:
             return (
                 f"{self.scalar} is {value:.3g}, below {self.falls_to:g} times its highest value so far, "

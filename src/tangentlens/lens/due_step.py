@@ -53,7 +53,7 @@ class SiteData:
 
     rows: TokenRows | None
     fit_on: Float[Tensor, "m d"] | None
-    window: Mapping[str, Moments]
+    window: Mapping[str, Mapping[str, Moments]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +107,10 @@ def measure(step: DueStep, site: Site, data: SiteData, outcome: Outcome) -> None
     if data.rows is None:
         raise InputError("no forward pass came through it; are blocks dropped at random?")
     here = _at(step, site)
-    if len(data.window) == 2:
-        subspaces, (name, _) = step.memory.subspaces.get(site.name, {}), named_proxy(step.fitting.proxy)
-        outcome.records.extend(window_records(here, **data.window, proxies=subspaces, proxy=name))
+    subspaces, (name, _) = step.memory.subspaces.get(site.name, {}), named_proxy(step.fitting.proxy)
+    for rows, moments in data.window.items():
+        if len(moments) == 2:
+            outcome.records.extend(window_records(replace(here, rows=rows), **moments, proxies=subspaces, proxy=name))
     outcome.measured[site.name] = measure_site(data.rows, data.fit_on, step.fitting)
     outcome.records.extend(site_records(here, outcome.measured[site.name]))
 

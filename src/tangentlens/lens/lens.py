@@ -57,6 +57,8 @@ class Lens:
         objective: `causal`, `masked` or `seq2seq`, to bin by target token; Hugging Face classes are known by name.
         counts: Occurrences by token id over the corpus, to bin shares by token frequency.
         exclude: Token ids to leave out, such as padding or begin-of-sequence.
+        skip_first: How many positions at the beginning of each sequence to leave out; the first ones are often
+            attention sinks with massive activations.
         max_tokens: Measure at most this many tokens of a due step, over all ranks; if there are more, a random sample.
         moments_every: Every so many steps, also add the moments of the activations and gradients of all tokens to a
             running sum, which is measured and written with the next due step.
@@ -88,6 +90,7 @@ class Lens:
         objective: Objective | None = None,
         counts: Any = None,
         exclude: Iterable[int] = (),
+        skip_first: int = 0,
         max_tokens: int = 16_384,
         moments_every: int | None = None,
         loss_scale: Callable[[], float] | None = None,
@@ -99,7 +102,7 @@ class Lens:
         tokens_seen: int = 0,
     ) -> None:
         check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
-        check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed)
+        check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed, skip_first=skip_first)
         check_settings(proxy, objective, alarms, loss_scale)
         self.model = model
         self.sites = find_sites(model, sites)
@@ -113,6 +116,7 @@ class Lens:
         self.objective = objective or objective_of(model)
         self.bins = None if counts is None else FrequencyBins.of(counts)
         self.exclude = token_ids(exclude)
+        self.skip_first = int(skip_first)
         self.max_tokens = int(max_tokens)
         self.moments_every = moments_every
         self.loss_scale = loss_scale
@@ -133,7 +137,7 @@ class Lens:
             self._claim(self._run, fresh=not isinstance(run, Run))
         self._capture: Capture | None = None
         self._memory = Memory()
-        self._stream = MomentStream(model, self.sites, self.exclude, loss_scale)
+        self._stream = MomentStream(model, self.sites, self.exclude, loss_scale, self.skip_first)
         self._counter: RemovableHandle | None = None
         self._is_first_step = True
 
@@ -161,6 +165,7 @@ class Lens:
             "seed": self.seed,
             "objective": self.objective,
             "exclude": list(self.exclude),
+            "skip_first": self.skip_first,
             "max_tokens": self.max_tokens,
             "moments_every": self.moments_every,
             "updates": {matrix.name: matrix.place for matrix in self._updates.matrices},
@@ -295,7 +300,7 @@ class Lens:
         # gradients at all.
         if self.due() or is_due(self.every, self.current + 1) or self._is_first_step:
             self._capture = Capture(
-                self.model, self._watched, self.exclude, self.objective, room, self.loss_scale
+                self.model, self._watched, self.exclude, self.objective, room, self.loss_scale, self.skip_first
             ).__enter__()
         if self.due():
             self._updates.__enter__()

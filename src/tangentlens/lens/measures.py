@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from jaxtyping import Float
 from torch import Tensor
@@ -13,6 +13,8 @@ from tangentlens.alignment.rows import TokenRows
 from tangentlens.alignment.share import BINNED_ORDERS
 from tangentlens.alignment.tangent_result import Cell, TangentTest
 from tangentlens.alignment.tangent_test import tangent_test
+from tangentlens.errors import InputError
+from tangentlens.geometry.massive import Places, massive_rows
 from tangentlens.geometry.measures import MEASURES, Cloud, Estimate
 from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.spectrum.anisotropy import anisotropy
@@ -21,7 +23,14 @@ from tangentlens.proxies import Fit
 # The controls that cost next to nothing, which a training is compared with.
 WATCHED = ("normal", "random", "pca", "covariance")
 # The numbers that are reported live, to a tracker.
-SCALARS = ("tangent_share", "tangent_share_over_chance", "anisotropy", "intrinsic_dimension", "gradient_norm")
+SCALARS = (
+    "tangent_share",
+    "tangent_share_over_chance",
+    "anisotropy",
+    "intrinsic_dimension",
+    "gradient_norm",
+    "massive_rows",
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,8 @@ class SiteMeasures:
         estimates: The measures of the activations, by key; those that the rows do not allow are missing.
         gradient_anisotropy: The anisotropy of the gradients, uncentred.
         gradient_rms: The root mean square length of a gradient.
+        massive: Where the massive rows are.
+        without_massive: The same without massive rows, if there are any; or why that could not be measured.
     """
 
     n: int
@@ -58,6 +69,8 @@ class SiteMeasures:
     estimates: Mapping[str, Estimate | float]
     gradient_anisotropy: float
     gradient_rms: float
+    massive: Places
+    without_massive: SiteMeasures | InputError | None = None
 
     def value(self, key: str) -> float:
         """Return the value of a measure of the activations."""
@@ -66,14 +79,29 @@ class SiteMeasures:
 
 
 def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting) -> SiteMeasures:
-    """Measure the rows of a site.
+    """Measure the rows of a site and, if some of them are massive, measure it again without these.
 
     Args:
         rows: The activations and gradients of the step.
         fit_on: Activations of other sequences, to fit the proxy on; without them half of the sequences fit it.
         fitting: The proxy and how it is compared.
     """
+    measured = _measured(rows, fit_on, fitting)
+    massive = massive_rows(rows.activations).mask
+    to_fit = massive[:0] if fit_on is None else massive_rows(fit_on).mask
+    if not bool(massive.any()) and not bool(to_fit.any()):
+        return measured
+    try:
+        without = _measured(rows[~massive], None if fit_on is None else fit_on[~to_fit], fitting)
+    except InputError as error:
+        return replace(measured, without_massive=error)
+    return replace(measured, without_massive=without)
+
+
+def _measured(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting) -> SiteMeasures:
+    """Measure rows as they are."""
     activations, gradients = as_rows(rows.activations), as_rows(rows.gradients)
+    cloud = Cloud(activations, rows.tokens, rows.sequences)
     binned = fitting.bins is not None
     test = tangent_test(
         activations,
@@ -92,9 +120,10 @@ def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: 
     return SiteMeasures(
         n=len(activations),
         test=test,
-        estimates=_estimates(Cloud(activations, rows.tokens, rows.sequences)),
+        estimates=_estimates(cloud),
         gradient_anisotropy=anisotropy(gradients, center=False),
         gradient_rms=float(gradients.square().sum(dim=1).mean().sqrt()),
+        massive=Places.of(cloud.massive, rows.positions, rows.tokens),
     )
 
 
@@ -124,4 +153,4 @@ def _site_scalars(site: SiteMeasures) -> dict[str, float]:
     share = float(test.shares[Cell(test.proxy, 1.0, "all")][0])
     over_chance = share * test.dim / test.subspaces[test.proxy].rank
     values = (share, over_chance, site.value("anisotropy"), site.value("intrinsic_dimension"), site.gradient_rms)
-    return dict(zip(SCALARS, values, strict=True))
+    return dict(zip(SCALARS, (*values, site.value("massive_rows")), strict=True))

@@ -12,25 +12,36 @@ from torch import Tensor
 
 from tangentlens.alignment.share import BINNED_ORDERS, moment_shares
 from tangentlens.alignment.tangent_result import TangentTest, average
+from tangentlens.errors import InputError
 from tangentlens.geometry.measures import MEASURES, Estimate
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.spectrum.anisotropy import anisotropy
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.measures import SiteMeasures
 from tangentlens.runs.records import Record
-from tangentlens.runs.vocabulary import ACTIVATION, GRADIENT, PROXY, UNCENTRED
+from tangentlens.runs.vocabulary import ACTIVATION, GRADIENT, PROXY, UNCENTRED, WITHOUT_MASSIVE
 from tangentlens.statistics.jackknife import share_jackknife
 
 
 def site_records(about: Record, site: SiteMeasures) -> Iterator[Record]:
-    """Yield the measures of a site as records like `about`."""
+    """Yield the measures of a site as records like `about`: of all rows and, if some are massive, without these."""
+    yield from _records(about, site)
+    here = replace(about, rows=WITHOUT_MASSIVE)
+    if isinstance(site.without_massive, SiteMeasures):
+        yield from _records(here, site.without_massive)
+    elif site.without_massive is not None:
+        yield here.unmeasured(str(site.without_massive))
+
+
+def _records(about: Record, site: SiteMeasures) -> Iterator[Record]:
     activation = replace(about, quantity=ACTIVATION, n=site.n)
     for measure in MEASURES:
         here, estimate = replace(activation, variant=measure.variant), site.estimates.get(measure.key)
         if isinstance(estimate, Estimate):
             yield here.estimate(measure.name, estimate.interval, n=estimate.n)
         elif estimate is not None:
-            yield replace(here, metric=measure.name, value=estimate)
+            detail = site.massive.told() if measure.name == "massive_rows" else ""
+            yield replace(here, metric=measure.name, value=estimate, detail=detail)
     gradient = replace(about, quantity=GRADIENT, n=site.n)
     yield replace(gradient, metric="anisotropy", variant=UNCENTRED, value=site.gradient_anisotropy)
     yield replace(gradient, metric="rms_norm", value=site.gradient_rms)
@@ -38,15 +49,26 @@ def site_records(about: Record, site: SiteMeasures) -> Iterator[Record]:
 
 
 def mean_records(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Record]:
-    """Yield means over sites, where all sites have the same width and tokens, and were tested on the same sequences."""
-    if len({(site.test.dim, site.n, *map(len, site.test.shares.values())) for site in sites}) > 1:
+    """Yield means over sites with the same tokens: of all rows and, if some are massive at a site, without these."""
+    if len({site.n for site in sites}) > 1:
+        return
+    yield from _means(about, sites)
+    without = [site.without_massive for site in sites]
+    if any(without) and not any(isinstance(one, InputError) for one in without):
+        kept = [one if isinstance(one, SiteMeasures) else site for one, site in zip(without, sites, strict=True)]
+        yield from _means(replace(about, rows=WITHOUT_MASSIVE), kept)
+
+
+def _means(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Record]:
+    """Yield means over sites, if all have the same width and were tested on the same sequences."""
+    if len({(site.test.dim, *map(len, site.test.shares.values())) for site in sites}) > 1:
         return
     for measure in MEASURES:
         replicates = [_replicates(site, measure.key) for site in sites]
         known = [one for one in replicates if one is not None]
         if len(known) == len(sites) and len({len(one) for one in known}) == 1:
             mean = share_jackknife(torch.stack(known).mean(dim=0))
-            here = replace(about, quantity=ACTIVATION, variant=measure.variant, n=sites[0].n)
+            here = replace(about, quantity=ACTIVATION, variant=measure.variant, n=min(site.n for site in sites))
             yield here.estimate(measure.name, mean)
     yield from share_records(about, average([site.test for site in sites]))
 

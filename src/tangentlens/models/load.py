@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ class LoadedModel:
         width: The width of its residual stream.
         longest: The largest number of tokens that it takes at once, special tokens included.
         not_loaded: Names of the weights that the checkpoint lacks, which are random.
+        begin: Token ids before every text, in addition to those that the tokenizer puts there.
     """
 
     name: str
@@ -40,6 +41,7 @@ class LoadedModel:
     width: int
     longest: int
     not_loaded: Collection[str]
+    begin: tuple[int, ...] = ()
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without special tokens."""
@@ -107,7 +109,14 @@ class LoadedModel:
         """The special tokens that the tokenizer puts before and after a text."""
         ids, bare = list(self.tokenizer("a")["input_ids"]), self.encode("a")
         before = next((i for i in range(len(ids)) if ids[i : i + len(bare)] == bare), 0)
-        return ids[:before], ids[before + len(bare) :]
+        return [*self.begin, *ids[:before]], ids[before + len(bare) :]
+
+    def beginning_with_bos(self) -> LoadedModel:
+        """Return the same model with the begin-of-sequence token before every text, if the tokenizer adds none."""
+        bos = self.tokenizer.bos_token_id
+        if bos is None:
+            raise InputError(f"{self.name} must have a begin-of-sequence token for --bos, but its tokenizer has none")
+        return self if bos in self.specials[0] else replace(self, begin=(int(bos),))
 
 
 def load_model(

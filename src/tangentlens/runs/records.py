@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from tangentlens.runs.vocabulary import ALL_TOKENS, known
+from tangentlens.runs.vocabulary import ALL_ROWS, ALL_TOKENS, known
 from tangentlens.statistics.interval import Interval
 
 SCHEMA = pl.Schema(
@@ -29,6 +29,7 @@ SCHEMA = pl.Schema(
         "rank": pl.Int64,
         "alpha": pl.Float64,
         "freq_bin": pl.String,
+        "rows": pl.String,
         "seed": pl.Int64,
         "value": pl.Float64,
         "ci_low": pl.Float64,
@@ -51,6 +52,7 @@ KEY = [
     "rank",
     "alpha",
     "freq_bin",
+    "rows",
     "seed",
 ]
 
@@ -74,6 +76,7 @@ class Record:
         rank: The rank of a subspace, or the dimension of tangent planes.
         alpha: The exponent with which token types are weighted by their frequency.
         freq_bin: The frequency bin, such as `input.0` or `target.3`, or `all`.
+        rows: Which rows it is of: `all`, or `without_massive`.
         seed: The seed of everything that was drawn.
         value: The number.
         ci_low: The lower end of its 95% interval, if it has one.
@@ -96,6 +99,7 @@ class Record:
     rank: int | None = None
     alpha: float | None = None
     freq_bin: str = ALL_TOKENS
+    rows: str = ALL_ROWS
     seed: int = 0
     value: float | None = None
     ci_low: float | None = None

@@ -19,10 +19,9 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.runs.files import make_directory, write_whole
-from tangentlens.runs.format1 import upgraded_manifest, upgraded_records
+from tangentlens.runs.formats import FORMAT, upgraded_manifest, upgraded_records
 from tangentlens.runs.records import SCHEMA, Record, as_frame
 
-FORMAT = 2
 _PACKAGES = ("tangentlens", "torch", "transformers", "tokenizers", "numpy", "scipy", "polars")
 
 
@@ -135,8 +134,7 @@ class Run:
     def _read_part(self, part: Path, n_parts: int) -> pl.DataFrame:
         """Return the records of one file, upgraded to the present format."""
         try:
-            frame = pl.read_parquet(part)
-            frame = frame if "detail" in frame.columns else upgraded_records(frame)
+            frame = upgraded_records(pl.read_parquet(part))
             return frame.select(SCHEMA.names()).cast(SCHEMA)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             raise InputError(
@@ -241,12 +239,12 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except ValueError as error:
         raise InputError(f"{path / 'manifest.json'} must be JSON, but is not ({error}); restore it") from error
     sound = isinstance(manifest, dict) and isinstance(manifest.get("config"), dict)
-    if not sound or manifest.get("format") not in (1, FORMAT):
+    if not sound or manifest.get("format") not in range(1, FORMAT + 1):
         raise InputError(
-            f"{path / 'manifest.json'} must be a run's manifest of format 1 or {FORMAT}, but is not; open it with the "
+            f"{path / 'manifest.json'} must be a run's manifest of format 1 to {FORMAT}, but is not; open it with the "
             "version of tangentlens that wrote it, or a newer one"
         )
-    return manifest if manifest["format"] == FORMAT else upgraded_manifest(manifest)
+    return upgraded_manifest(manifest)
 
 
 def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:

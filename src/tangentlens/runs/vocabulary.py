@@ -22,6 +22,8 @@ PARAMETER_GRADIENT, UPDATE = "parameter_gradient", "update"
 MEAN_SITE = "mean"
 # The frequency bin of records that are of all tokens.
 ALL_TOKENS = "all"
+# Which rows records are of: all, or all but those many times as long as the median row.
+ALL_ROWS, WITHOUT_MASSIVE = "all", "without_massive"
 # The detail of records that are of the proxy itself, and not of a control.
 PROXY = "proxy"
 # The variant of gradients' anisotropy.

@@ -1,4 +1,4 @@
-"""Runs of format 1 open: their words are found where those of format 2 are."""
+"""Runs of earlier formats open: their words are found where those of the present format are."""
 
 import json
 
@@ -6,11 +6,12 @@ import polars as pl
 import pytest
 
 from tangentlens import InputError, open_run
-from tangentlens.runs.records import SCHEMA
+from tangentlens.runs.formats import FORMAT
+from tangentlens.runs.records import SCHEMA, Record
 from tangentlens.runs.run import create_run
 
 # Columns that format 1 did not have.
-NEW = ("detail", "alpha")
+NEW = ("detail", "alpha", "rows")
 CASES = [
     # metric, variant -> metric, variant, detail, alpha
     (("share", "semi_nmf"), ("share", "semi_nmf", "proxy", None)),
@@ -76,14 +77,27 @@ def test_what_made_a_run_is_known(config, made_by, tmp_path):
 
 def test_a_lens_of_format_1_is_continued(tmp_path):
     run = open_run(old_run(tmp_path / "old", {}, [], lenses={"model": {"rank": 4}}))
-    assert run.manifest["lenses"] == {"model": {"proxy": "semi_nmf", "rank": 4}}
+    assert run.manifest["lenses"] == {"model": {"proxy": "semi_nmf", "skip_first": 0, "rank": 4}}
     run.describe("data", {"bytes": 1})
-    assert json.loads((run.path / "manifest.json").read_text())["format"] == 2
+    assert json.loads((run.path / "manifest.json").read_text())["format"] == FORMAT
+
+
+def test_records_of_format_2_are_of_all_rows(tmp_path):
+    run = create_run(tmp_path / "run", {"seed": 1}, "profile")
+    run.write("old", [Record(model="m", metric="anisotropy", value=0.5)])
+    part = next((run.path / "records").glob("*.parquet"))
+    pl.read_parquet(part).drop("rows").write_parquet(part)
+    manifest = json.loads((run.path / "manifest.json").read_text())
+    lenses = {"m": {"proxy": "pca"}}
+    (run.path / "manifest.json").write_text(json.dumps(manifest | {"format": 2, "lenses": lenses}))
+    assert open_run(run.path).records["rows"].to_list() == ["all"]
+    assert run.manifest["lenses"] == {"m": {"proxy": "pca", "skip_first": 0}}
+    assert create_run(run.path, {"seed": 1}, "profile").path == run.path
 
 
 def test_a_format_of_the_future_is_refused(tmp_path):
     path = old_run(tmp_path / "old", {}, [])
     manifest = json.loads((path / "manifest.json").read_text())
-    (path / "manifest.json").write_text(json.dumps(manifest | {"format": 3}))
-    with pytest.raises(InputError, match="must be a run's manifest of format 1 or 2"):
+    (path / "manifest.json").write_text(json.dumps(manifest | {"format": FORMAT + 1}))
+    with pytest.raises(InputError, match="must be a run's manifest of format 1 to 3"):
         open_run(path)

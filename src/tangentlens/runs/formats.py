@@ -1,4 +1,8 @@
-"""Runs of format 1, read as if they were of format 2: words move from `variant` to `detail` and `alpha`."""
+"""Runs of earlier formats, read as if they were of the present one.
+
+In format 1, words stood in `variant` that are in `detail` and `alpha` now. Formats 1 and 2 knew no rows but all, and no
+positions that a lens skips.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,10 @@ from typing import Any
 
 import polars as pl
 
-from tangentlens.runs.vocabulary import ANALYTIC, AUDIT, NULL, P_VALUE_OF, PROXY, SD, SHAPE, derived
+from tangentlens.runs.vocabulary import ALL_ROWS, ANALYTIC, AUDIT, NULL, P_VALUE_OF, PROXY, SD, SHAPE, derived
 
+# The present format.
+FORMAT = 3
 # Commands that named themselves in the configuration, and settings that only the demo has together.
 _COMMANDS = ("profile", "audit", "visibility")
 _DEMO = {"models", "learning_rate", "mask_rate", "vocabulary", "layers"}
@@ -18,18 +24,32 @@ _ALPHA = r"^(?:(corpus|types|dealt) )?alpha=([\d.]+)(?:$|: )"
 _SEMI_NMF = "semi_nmf"
 
 
+# Settings of a lens that did not exist, and what it did without them.
+_LENS = {"proxy": _SEMI_NMF, "skip_first": 0}
+
+
 def upgraded_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
-    """Return the manifest with `made_by`, which format 1 kept in the configuration or not at all."""
+    """Return a manifest of any format in the present one."""
+    if manifest["format"] == FORMAT:
+        return manifest
+    lenses = {name: {**_LENS, **settings} for name, settings in manifest.get("lenses", {}).items()}
+    # Format 1 kept what made the run in the configuration, or not at all.
     config = dict(manifest["config"])
-    made_by = "demo" if config.keys() >= _DEMO else "lens"
-    if config.get("command") in _COMMANDS:
+    made_by = manifest.get("made_by", "demo" if config.keys() >= _DEMO else "lens")
+    if "made_by" not in manifest and config.get("command") in _COMMANDS:
         made_by = config.pop("command")
-    lenses = {name: {"proxy": _SEMI_NMF, **settings} for name, settings in manifest.get("lenses", {}).items()}
-    return manifest | {"format": 2, "made_by": made_by, "config": config} | ({"lenses": lenses} if lenses else {})
+    upgraded = {"format": FORMAT, "made_by": made_by, "config": config}
+    return manifest | upgraded | ({"lenses": lenses} if lenses else {})
 
 
 def upgraded_records(frame: pl.DataFrame) -> pl.DataFrame:
-    """Return the records of a part that was written in format 1, in the words of format 2."""
+    """Return the records of a part of any format in the present one."""
+    frame = frame if "detail" in frame.columns else _from_format_1(frame)
+    return frame if "rows" in frame.columns else frame.with_columns(rows=pl.lit(ALL_ROWS))
+
+
+def _from_format_1(frame: pl.DataFrame) -> pl.DataFrame:
+    """Return records with the words of format 1 in columns of their own."""
     metric, variant = pl.col("metric"), pl.col("variant")
     audit, shape, alpha = metric == AUDIT, metric.str.starts_with("shape_of_"), variant.str.contains(_ALPHA)
     verdict = audit & variant.str.starts_with(_VERDICT)

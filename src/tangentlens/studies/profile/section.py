@@ -1,0 +1,110 @@
+"""What a report says about a profile: figure, tables, and the shape of each measure over depth."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import cycle
+
+import polars as pl
+from plotly.subplots import make_subplots
+
+from tangentlens.report.contents import Figure, Section, Table
+from tangentlens.report.drawing import COLOURS, bars, labelled, log_axis, models_of, styled
+from tangentlens.report.reading import IN_BATCHES, KEY, interval_text, text_of
+from tangentlens.runs.vocabulary import ACTIVATION, METRICS, SD, SHAPE, derived
+
+
+def _profiled(shown: tuple[str, ...]) -> list[str]:
+    return [name for name, metric in METRICS.items() if metric.shown in shown]
+
+
+def profile_over_depth(records: pl.DataFrame) -> Figure | None:
+    """Draw every measure over depth, all models together."""
+    rows = labelled(records).filter(pl.col("quantity") == ACTIVATION, pl.col("depth").is_not_null(), IN_BATCHES)
+    rows = rows.with_columns(key=KEY)
+    shown = [name for name in _profiled(("table", "figure")) if name in rows["key"]]
+    if not shown or rows["depth"].n_unique() < 2:
+        return None
+    n_rows = -(-len(shown) // 3)
+    titles = [METRICS[name].axis for name in shown]
+    plot = make_subplots(n_rows, 3, shared_xaxes=True, subplot_titles=titles, vertical_spacing=0.09)
+    for place, name in enumerate(shown):
+        row, col = place // 3 + 1, place % 3 + 1
+        for colour, model in zip(cycle(COLOURS), models_of(rows), strict=False):
+            line = rows.filter(pl.col("key") == name, pl.col("model_label") == model).sort("depth")
+            if line.height:
+                trace = bars(line, "depth", model, colour).update(
+                    legendgroup=model, showlegend=place == 0, text=line["site"].to_list()
+                )
+                plot.add_trace(trace, row=row, col=col)
+        log_axis(plot, METRICS[name], row, col)
+    plot.update_xaxes(title_text="depth (0: before the first block, 1: after the last)", row=n_rows, col=2)
+    caption = (
+        "Means over batches of shuffled token vectors, with 95% intervals over batches. The shape of a profile (bell, "
+        "valley, irregular, monotone, flat) is decided over the same batches."
+    )
+    return Figure(_title(rows, records), caption, styled(plot, 260 * n_rows + 80))
+
+
+def _title(rows: pl.DataFrame, records: pl.DataFrame) -> str:
+    shapes = labelled(records).filter(pl.col("metric") == derived(SHAPE, "anisotropy"))
+    kinds = dict(zip(shapes["model_label"], shapes["detail"], strict=True))
+    told = []
+    for (model,), line in rows.filter(pl.col("key") == "anisotropy").group_by(["model_label"], maintain_order=True):
+        values = line["value"].to_list()
+        told.append(f"{model} {min(values):.2g} to {max(values):.2g} ({kinds.get(str(model), 'no shape decided')})")
+    return "Anisotropy over depth: " + "; ".join(sorted(told))
+
+
+def profile_tables(records: pl.DataFrame) -> Iterator[Table]:
+    """Tabulate mean and standard deviation over batches, site by site, one table per model."""
+    key = ["run", "model", "site", "key"]
+    is_sd = pl.col("metric").str.starts_with(f"{SD}/")
+    rows = records.with_columns(key=KEY.str.strip_prefix(f"{SD}/"))
+    wide = (
+        rows.filter(~is_sd)
+        .join(rows.filter(is_sd).select(*key, sd="value"), on=key)
+        .filter(pl.col("key").is_in(_profiled(("table",))))
+        .with_columns(text=text_of(pl.struct("value", "sd"), lambda row: f"{row['value']:.3g} ±{row['sd']:.1g}"))
+        .sort("run", "model", "depth", maintain_order=True)
+        .pivot("key", index=key[:-1], values="text", maintain_order=True)
+    )
+    columns = [pl.col(name).alias(METRICS[name].axis) for name in _profiled(("table",)) if name in wide.columns]
+    for (model,), frame in wide.select(*key[:-1], *columns).group_by(["model"], maintain_order=True):
+        yield Table(f"{model}, site by site: mean ± standard deviation over batches", frame.drop("model"))
+
+
+def shapes(rows: pl.DataFrame) -> Iterator[str]:
+    """Say what the profile of each headline measure looks like over depth, by the test over batches."""
+    values = rows.with_columns(key=KEY)
+    for name in _profiled(("table",)):
+        metric, _, variant = name.partition(":")
+        for row in rows.filter(metric=derived(SHAPE, metric), variant=variant).iter_rows(named=True):
+            value = values.filter(pl.col("key") == name, pl.col("site") == row["site"])["value"][0]
+            at = f"{value:#.3g} at {row['site']}"
+            told = {
+                "bell": f"a bell, {at}, above the higher end by {interval_text(row)}",
+                "valley": f"a valley, {at}, off the lower end by {interval_text(row)}",
+                "irregular": f"irregular, {at}, off both ends by at least {interval_text(row)}, but no bell or valley",
+                "monotone": f"no bell or valley, and the last site is off the first by {interval_text(row)}",
+                "flat": f"flat, the last site is off the first by {interval_text(row)}",
+            }[row["detail"]]
+            label = METRICS[name].label
+            yield f"{label[0].upper()}{label[1:]} over depth: {told} (95% interval over batches)."
+
+
+def clusters(rows: pl.DataFrame) -> Iterator[str]:
+    """Say whether the space is rounder inside clusters than as a whole."""
+    inside, random = (rows.filter(metric="local_anisotropy", variant=variant) for variant in ("", "matched"))
+    both = inside.join(random, on="site", suffix="_random")
+    if both.height:
+        rounder = both.filter(pl.col("ci_high") < pl.col("ci_low_random")).height
+        longer = both.filter(pl.col("ci_low") > pl.col("ci_high_random")).height
+        means = " and ".join(f"{both[name].sum() / both.height:#.3g}" for name in ("value", "value_random"))
+        yield (
+            f"Inside clusters, the anisotropy is below that of as many random rows at {rounder} of {both.height} sites "
+            f"and above it at {longer} (means {means})."
+        )
+
+
+SECTION = Section(figures=(profile_over_depth,), tables=(profile_tables,), findings=(shapes, clusters))
