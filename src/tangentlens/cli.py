@@ -288,6 +288,8 @@ def report(
             for finding in sentences:
                 bullets.add_row(" •", escape(finding.text))
             console.print(bullets)
+        if page.legend:
+            console.print(f"\n{page.legend}")
         console.print(f"\nRun:    {', '.join(str(path) for path in runs)}\nReport: {page.path}", soft_wrap=True)
 
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 import polars as pl
 
+from tangentlens.runs.vocabulary import ALL_ROWS
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -49,22 +51,29 @@ class Section:
         figures: Each takes the records of all runs and returns a figure, or None.
         tables: Each takes the records of all runs and returns tables.
         findings: Each takes the records of one model of one run and returns sentences.
+        rows: Which rows the records are of that these functions get; None for those of all rows and without massive
+            ones, told apart by their column `rows`.
     """
 
     figures: tuple[Callable[[pl.DataFrame], Figure | None], ...] = ()
     tables: tuple[Callable[[pl.DataFrame], Iterable[Table]], ...] = ()
     findings: tuple[Callable[[pl.DataFrame], Iterable[str]], ...] = ()
+    rows: str | None = ALL_ROWS
+
+    def its(self, records: pl.DataFrame) -> pl.DataFrame:
+        """Return those of the records that are of its rows."""
+        return records if self.rows is None else records.filter(pl.col("rows") == self.rows)
 
 
 def draw(sections: Iterable[Section], records: pl.DataFrame) -> list[Figure]:
     """Return every figure that the records allow."""
-    figures = (figure(records) for section in sections for figure in section.figures)
+    figures = (figure(section.its(records)) for section in sections for figure in section.figures)
     return [figure for figure in figures if figure is not None]
 
 
 def tabulate(sections: Iterable[Section], records: pl.DataFrame) -> list[Table]:
     """Return every table that the records allow."""
-    tables = (table for section in sections for make in section.tables for table in make(records))
+    tables = (table for section in sections for make in section.tables for table in make(section.its(records)))
     return [table for table in tables if table.frame.height]
 
 
@@ -76,5 +85,5 @@ def find(sections: Iterable[Section], records: pl.DataFrame) -> list[Finding]:
         for (run, model), rows in records.group_by(["run", "model"], maintain_order=True)
         for section in sections
         for say in section.findings
-        for text in say(rows)
+        for text in say(section.its(rows))
     ]

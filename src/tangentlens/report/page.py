@@ -13,7 +13,7 @@ import plotly.io
 
 from tangentlens.errors import InputError
 from tangentlens.report.contents import Figure, Finding, Section, Table, draw, find, tabulate
-from tangentlens.report.reading import read_runs
+from tangentlens.report.reading import LEGEND, MARK, read_runs
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.runs.run import Run
 
@@ -31,6 +31,13 @@ class Report:
     path: Path
     findings: list[Finding]
     tables: list[Table]
+
+    @property
+    def legend(self) -> str:
+        """What the mark of numbers that a few rows decide means; empty if no number has it."""
+        texts = [finding.text for finding in self.findings]
+        texts += [str(cell) for table in self.tables for row in table.frame.iter_rows() for cell in row]
+        return LEGEND if any(MARK in text for text in texts) else ""
 
 
 def write_report(runs: Sequence[Run], out: Path, sections: Iterable[Section]) -> Report:
@@ -61,6 +68,7 @@ def _page(runs: Sequence[Run], report: Report, figures: list[Figure]) -> str:
         title=", ".join(run.name for run in runs),
         findings=report.findings,
         tables=report.tables,
+        legend=report.legend,
         figures=[(figure.title, figure.caption, _div(figure.plot, i)) for i, figure in enumerate(figures)],
         manifests=[(run.name, json.dumps(run.manifest, indent=2)) for run in runs],
         plotly_js=plotly.offline.get_plotlyjs(),

@@ -7,9 +7,21 @@ from typing import Any
 
 import polars as pl
 
+from tangentlens.runs.records import KEY as RECORD_KEY
 from tangentlens.runs.run import Run
-from tangentlens.runs.vocabulary import ALL_TOKENS, GRADIENT, MEAN_SITE, PROXY, SD
+from tangentlens.runs.vocabulary import (
+    ACTIVATION,
+    ALL_ROWS,
+    ALL_TOKENS,
+    GRADIENT,
+    HELD_BY_TOP,
+    MEAN_SITE,
+    METRICS,
+    PROXY,
+    SD,
+)
 from tangentlens.statistics.corrections import holm
+from tangentlens.statistics.influence import DECIDES, TOP
 from tangentlens.statistics.interval import Interval
 
 # The key of a metric in the vocabulary, from its columns in the records.
@@ -19,15 +31,57 @@ IS_PROXY = pl.col("detail") == PROXY
 # Whether a model was measured in several batches, as profiles are, and not in the steps of a training.
 IN_BATCHES = pl.col("metric").str.starts_with(f"{SD}/").any().over("run", "model")
 
+# What marks a number that a few rows decide, and what the mark means.
+MARK = "†"
+LEGEND = f"{MARK} The top {TOP:.0%} of the rows, or for gradients of the tokens, hold more than half of this number."
+# What the text of an estimate is made from.
+ESTIMATE = pl.struct("value", "ci_low", "ci_high", "decided")
+
 Row = dict[str, Any]
 
 
 def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
-    """Return the records of all runs, under their names, or under their paths where two have the same name."""
+    """Return the records of all runs, under their names, or under their paths where two have the same name.
+
+    The column `decided` says whether a few rows decide a number.
+    """
     names = [run.name for run in runs]
     clash = len(set(names)) < len(names)
     labels = [str(run.path) if clash else run.name for run in runs]
-    return pl.concat([run.records.with_columns(run=pl.lit(label)) for run, label in zip(runs, labels, strict=True)])
+    return marked(
+        pl.concat([run.records.with_columns(run=pl.lit(label)) for run, label in zip(runs, labels, strict=True)])
+    )
+
+
+def marked(records: pl.DataFrame) -> pl.DataFrame:
+    """Return the records with a column `decided`: whether the top 1% of rows or tokens hold more than half of a number.
+
+    For a mean over sites, it is whether they do at any site.
+    """
+    of_activation = pl.col("quantity") == ACTIVATION
+    key = ["run", "model", "revision", "step", "rows", "quantity", "what"]
+    # What is decided: a measure's own part for activations, the order of the share for gradients.
+    what = (
+        pl.when(of_activation)
+        .then(KEY.replace_strict({name: metric.decided_by for name, metric in METRICS.items()}, default=""))
+        .when(pl.col("metric").is_in(["share", "log_ratio"]), IS_PROXY | (pl.col("metric") == "log_ratio"))
+        .then(pl.col("order").cast(pl.String))
+        .otherwise(pl.lit(""))
+    )
+    held = records.filter(pl.col("metric") == HELD_BY_TOP, pl.col("value") > DECIDES).with_columns(
+        what=pl.when(of_activation).then("variant").otherwise(pl.col("order").cast(pl.String))
+    )
+    anywhere = held.with_columns(site=pl.lit(MEAN_SITE))
+    few = pl.concat([held, anywhere]).select(*key, "site", decided=pl.lit(True)).unique()
+    joined = records.with_columns(what=what).join(few, on=[*key, "site"], how="left", maintain_order="left")
+    return joined.with_columns(pl.col("decided").fill_null(False)).drop("what")
+
+
+def without_massive(records: pl.DataFrame) -> pl.DataFrame:
+    """Return records of rows that are not massive: those without massive rows, or of all rows where none is."""
+    key = [name for name in RECORD_KEY if name != "rows"]
+    first = records.sort(pl.col("rows") == ALL_ROWS, maintain_order=True)
+    return first.unique(["run", *key], keep="first", maintain_order=True)
 
 
 def last_measured(rows: pl.DataFrame) -> pl.DataFrame:
@@ -55,7 +109,12 @@ def as_interval(row: Row) -> Interval:
 def interval_text(row: Row) -> str:
     """Return a value with its interval; a value that is known exactly, as chance is, has none."""
     exact = row["ci_low"] == row["ci_high"]
-    return f"{row['value']:#.3g}" if exact else repr(as_interval(row))
+    return (f"{row['value']:#.3g}" if exact else repr(as_interval(row))) + mark(row)
+
+
+def mark(row: Row) -> str:
+    """Return the mark of a number that a few rows decide; empty for others."""
+    return MARK if row.get("decided") else ""
 
 
 def ratio_text(row: Row) -> str:

@@ -26,6 +26,8 @@ ALL_TOKENS = "all"
 ALL_ROWS, WITHOUT_MASSIVE = "all", "without_massive"
 # The detail of records that are of the proxy itself, and not of a control.
 PROXY = "proxy"
+# The part of a number that the top 1% of rows or tokens hold.
+HELD_BY_TOP = "held_by_top"
 # The variant of gradients' anisotropy.
 UNCENTRED = "uncentred"
 
@@ -55,6 +57,7 @@ class Metric:
         log: Whether it is drawn on a logarithmic axis.
         shown: Where a report shows it: 'table', 'figure', or not by itself ('records').
         in_lens: Whether a lens measures it on every due step.
+        decided_by: The variant of `held_by_top` that says whether a few rows decide it; empty if they cannot.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Metric:
     log: bool = False
     shown: Literal["table", "figure", "records"] = "records"
     in_lens: bool = False
+    decided_by: str = ""
 
     @property
     def axis(self) -> str:
@@ -100,7 +104,10 @@ _OTHERS = (
 METRICS = {
     metric.name: metric
     for metric in (
-        *(Metric(one.key, one.label, "batches", one.unit, one.log, one.shown, one.in_lens) for one in MEASURES),
+        *(
+            Metric(one.key, one.label, "batches", one.unit, one.log, one.shown, one.in_lens, one.decided_by)
+            for one in MEASURES
+        ),
         *_OTHERS,
     )
 }

@@ -2,7 +2,8 @@
 
 from tangentlens.report.sections.frequency import FREQUENCY
 from tangentlens.report.sections.geometry import GEOMETRY
+from tangentlens.report.sections.massive import MASSIVE
 from tangentlens.report.sections.shares import SHARES
 from tangentlens.report.sections.training import TRAINING
 
-SECTIONS = (SHARES, FREQUENCY, GEOMETRY, TRAINING)
+SECTIONS = (SHARES, FREQUENCY, GEOMETRY, MASSIVE, TRAINING)

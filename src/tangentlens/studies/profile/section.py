@@ -10,8 +10,11 @@ from plotly.subplots import make_subplots
 
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import COLOURS, bars, labelled, log_axis, models_of, styled
-from tangentlens.report.reading import IN_BATCHES, KEY, interval_text, text_of
-from tangentlens.runs.vocabulary import ACTIVATION, METRICS, SD, SHAPE, derived
+from tangentlens.report.reading import IN_BATCHES, KEY, Row, interval_text, mark, text_of, without_massive
+from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, METRICS, SD, SHAPE, WITHOUT_MASSIVE, derived
+
+# How the lines of all rows, and of rows without massive ones, are drawn.
+_DASH = {ALL_ROWS: "solid", WITHOUT_MASSIVE: "dash"}
 
 
 def _profiled(shown: tuple[str, ...]) -> list[str]:
@@ -31,10 +34,12 @@ def profile_over_depth(records: pl.DataFrame) -> Figure | None:
     for place, name in enumerate(shown):
         row, col = place // 3 + 1, place % 3 + 1
         for colour, model in zip(cycle(COLOURS), models_of(rows), strict=False):
-            line = rows.filter(pl.col("key") == name, pl.col("model_label") == model).sort("depth")
-            if line.height:
-                trace = bars(line, "depth", model, colour).update(
-                    legendgroup=model, showlegend=place == 0, text=line["site"].to_list()
+            of_model = rows.filter(pl.col("key") == name, pl.col("model_label") == model).sort("depth")
+            for which in of_model["rows"].unique().sort():
+                line = of_model.filter(rows=ALL_ROWS) if which == ALL_ROWS else without_massive(of_model)
+                label = model if which == ALL_ROWS else f"{model} without massive rows"
+                trace = bars(line, "depth", label, colour, _DASH[which]).update(
+                    legendgroup=label, showlegend=place == 0, text=line["site"].to_list()
                 )
                 plot.add_trace(trace, row=row, col=col)
         log_axis(plot, METRICS[name], row, col)
@@ -47,7 +52,8 @@ def profile_over_depth(records: pl.DataFrame) -> Figure | None:
 
 
 def _title(rows: pl.DataFrame, records: pl.DataFrame) -> str:
-    shapes = labelled(records).filter(pl.col("metric") == derived(SHAPE, "anisotropy"))
+    rows = rows.filter(pl.col("rows") == ALL_ROWS)
+    shapes = labelled(records).filter(pl.col("metric") == derived(SHAPE, "anisotropy"), pl.col("rows") == ALL_ROWS)
     kinds = dict(zip(shapes["model_label"], shapes["detail"], strict=True))
     told = []
     for (model,), line in rows.filter(pl.col("key") == "anisotropy").group_by(["model_label"], maintain_order=True):
@@ -59,13 +65,14 @@ def _title(rows: pl.DataFrame, records: pl.DataFrame) -> str:
 def profile_tables(records: pl.DataFrame) -> Iterator[Table]:
     """Tabulate mean and standard deviation over batches, site by site, one table per model."""
     key = ["run", "model", "site", "key"]
+    records = records.filter(pl.col("rows") == ALL_ROWS)
     is_sd = pl.col("metric").str.starts_with(f"{SD}/")
     rows = records.with_columns(key=KEY.str.strip_prefix(f"{SD}/"))
     wide = (
         rows.filter(~is_sd)
         .join(rows.filter(is_sd).select(*key, sd="value"), on=key)
         .filter(pl.col("key").is_in(_profiled(("table",))))
-        .with_columns(text=text_of(pl.struct("value", "sd"), lambda row: f"{row['value']:.3g} ±{row['sd']:.1g}"))
+        .with_columns(text=text_of(pl.struct("value", "sd", "decided"), _with_deviation))
         .sort("run", "model", "depth", maintain_order=True)
         .pivot("key", index=key[:-1], values="text", maintain_order=True)
     )
@@ -74,13 +81,21 @@ def profile_tables(records: pl.DataFrame) -> Iterator[Table]:
         yield Table(f"{model}, site by site: mean ± standard deviation over batches", frame.drop("model"))
 
 
+def _with_deviation(row: Row) -> str:
+    return f"{row['value']:.3g} ±{row['sd']:.1g}{mark(row)}"
+
+
 def shapes(rows: pl.DataFrame) -> Iterator[str]:
     """Say what the profile of each headline measure looks like over depth, by the test over batches."""
-    values = rows.with_columns(key=KEY)
+    values = {ALL_ROWS: rows.filter(pl.col("rows") == ALL_ROWS), WITHOUT_MASSIVE: without_massive(rows)}
     for name in _profiled(("table",)):
         metric, _, variant = name.partition(":")
-        for row in rows.filter(metric=derived(SHAPE, metric), variant=variant).iter_rows(named=True):
-            value = values.filter(pl.col("key") == name, pl.col("site") == row["site"])["value"][0]
+        shape = rows.filter(metric=derived(SHAPE, metric), variant=variant)
+        if not METRICS[name].decided_by:
+            # Without massive rows it is hardly another.
+            shape = shape.filter(rows=ALL_ROWS)
+        for row in shape.iter_rows(named=True):
+            value = values[row["rows"]].filter(name == KEY, pl.col("site") == row["site"])["value"][0]
             at = f"{value:#.3g} at {row['site']}"
             told = {
                 "bell": f"a bell, {at}, above the higher end by {interval_text(row)}",
@@ -90,12 +105,14 @@ def shapes(rows: pl.DataFrame) -> Iterator[str]:
                 "flat": f"flat, the last site is off the first by {interval_text(row)}",
             }[row["detail"]]
             label = METRICS[name].label
-            yield f"{label[0].upper()}{label[1:]} over depth: {told} (95% interval over batches)."
+            which = "" if row["rows"] == ALL_ROWS else ", without massive rows"
+            yield f"{label[0].upper()}{label[1:]} over depth{which}: {told} (95% interval over batches)."
 
 
 def clusters(rows: pl.DataFrame) -> Iterator[str]:
     """Say whether the space is rounder inside clusters than as a whole."""
-    inside, random = (rows.filter(metric="local_anisotropy", variant=variant) for variant in ("", "matched"))
+    of_all = rows.filter(pl.col("rows") == ALL_ROWS, pl.col("metric") == "local_anisotropy")
+    inside, random = (of_all.filter(variant=variant) for variant in ("", "matched"))
     both = inside.join(random, on="site", suffix="_random")
     if both.height:
         rounder = both.filter(pl.col("ci_high") < pl.col("ci_low_random")).height
@@ -107,4 +124,4 @@ def clusters(rows: pl.DataFrame) -> Iterator[str]:
         )
 
 
-SECTION = Section(figures=(profile_over_depth,), tables=(profile_tables,), findings=(shapes, clusters))
+SECTION = Section(figures=(profile_over_depth,), tables=(profile_tables,), findings=(shapes, clusters), rows=None)
