@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from jaxtyping import Float
@@ -42,12 +42,16 @@ class Fitting:
         rank: The rank of the proxy and of its controls.
         bins: Frequency bins, if shares are to be binned by token frequency.
         seed: The seed of everything that is drawn.
+        controls: What the proxy is compared with.
+        orders: The orders of the shares.
     """
 
     proxy: str | Fit
     rank: int
     bins: FrequencyBins | None
     seed: int
+    controls: Sequence[str] = WATCHED
+    orders: Sequence[float] = BINNED_ORDERS
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,8 +114,8 @@ def _measured(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fit
         tokens=rows.tokens if binned else None,
         targets=rows.targets if binned else None,
         rank=fitting.rank,
-        controls=WATCHED,
-        orders=BINNED_ORDERS,
+        controls=fitting.controls,
+        orders=fitting.orders,
         bins=fitting.bins,
         fit_on=fit_on,
         seed=fitting.seed,

@@ -8,8 +8,9 @@ from tangentlens.studies.audit import AUDIT
 from tangentlens.studies.demo import DEMO
 from tangentlens.studies.profile import PROFILE
 from tangentlens.studies.study import Study
+from tangentlens.studies.tangent import TEST
 from tangentlens.studies.visibility import VISIBILITY
 
-STUDIES: dict[str, Study] = {study.name: study for study in (DEMO, PROFILE, AUDIT, VISIBILITY)}
+STUDIES: dict[str, Study] = {study.name: study for study in (DEMO, PROFILE, TEST, AUDIT, VISIBILITY)}
 # Everything that a report can say.
 SECTIONS = (*COMMON, *(study.section for study in STUDIES.values()))

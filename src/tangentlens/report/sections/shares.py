@@ -113,10 +113,12 @@ def share_table(records: pl.DataFrame) -> Iterator[Table]:
 
 
 def controls_table(records: pl.DataFrame) -> Iterator[Table]:
-    """Tabulate the proxy's energy share and that of every control site by site, for runs without a mean over sites."""
+    """Tabulate the energy share of the proxy and of every control site by site, for models that are not in training."""
     key = ["run", "model", "site"]
     rows = records.filter(pl.col("freq_bin") == ALL_TOKENS, pl.col("order") == 1)
-    by_site = last_measured(shares(rows)).filter(~(pl.col("site") == MEAN_SITE).any().over("run", "model"))
+    by_site = last_measured(shares(rows)).filter(
+        pl.col("site") != MEAN_SITE, pl.col("step").n_unique().over("run", "model") == 1
+    )
     text = text_of(
         pl.struct("detail", "value", "ci_low", "ci_high"),
         lambda row: interval_text(row) if row["detail"] == PROXY else f"{row['value']:.3g}",

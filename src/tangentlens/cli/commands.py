@@ -1,36 +1,45 @@
-"""The command line: parse, call, print. An error is one line, and the exit code is then not 0."""
+"""The commands, one function each: they make a plan, run it, and print the report."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
-import polars as pl
 import typer
-from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bars
 from rich.table import Table
 
 from tangentlens.alignment.checks import VERDICTS
-from tangentlens.errors import InputError
+from tangentlens.cli.console import print_table, progress_bars
+from tangentlens.cli.options import (
+    Bos,
+    Device,
+    FitHead,
+    Json,
+    Length,
+    Quiet,
+    Rank,
+    Seed,
+    Sites,
+    SkipFirst,
+    TextFile,
+    TrustRemoteCode,
+)
+from tangentlens.proxies import DEFAULT, PROXIES
 from tangentlens.report.page import Report, write_report
-from tangentlens.runs.progress import Progress, Watch
 from tangentlens.runs.run import Run, open_run
 from tangentlens.studies import SECTIONS, STUDIES
 from tangentlens.studies.audit import AuditPlan
 from tangentlens.studies.demo import DemoPlan
 from tangentlens.studies.profile import Profile
+from tangentlens.studies.tangent import TestPlan
 from tangentlens.studies.visibility.plan import VisibilityPlan
 
 app = typer.Typer(
@@ -40,50 +49,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-# What the shell's convention, and so typer, makes of Ctrl-C.
-INTERRUPTED = 130
-
-Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")]
-TextFile = Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")]
-Length = Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")]
-SkipFirst = Annotated[int, typer.Option(min=0, help="Leave out so many positions at the beginning of each window.")]
-Bos = Annotated[
-    bool,
-    typer.Option("--bos", help="Begin every window with the begin-of-sequence token, also if the tokenizer adds none."),
-]
-Seed = Annotated[
-    int,
-    typer.Option(
-        min=0, max=2**63 - 1, help="The same seed gives the same numbers on the same machine, with as many threads."
-    ),
-]
-Device = Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")]
-TrustRemoteCode = Annotated[
-    bool, typer.Option("--trust-remote-code", help="Run code that a model's repository contains.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs, and nothing else.")]
-Rank = Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")]
 _DEMO = DemoPlan()
-
-
-def main() -> None:
-    """Run the command line."""
-    try:
-        code = app(standalone_mode=False)
-        if code == INTERRUPTED:
-            _fail("interrupted; what was measured is kept, and the same command continues from there", code)
-    except typer.TyperException as error:
-        message = error.format_message()
-        code = _fail(f"{message.rstrip('.')}; --help shows what there is", error.exit_code) if message else 2
-    except InputError as error:
-        code = _fail(str(error), 1)
-    sys.exit(code)
-
-
-def _fail(message: str, code: int) -> int:
-    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(message)}", highlight=False)
-    return code
 
 
 def _print_version(wanted: bool) -> None:
@@ -170,6 +136,51 @@ def profile(
     report([run.path], quiet=quiet, as_json=as_json)
 
 
+@app.command("test", epilog="Example: tangentlens test path/to/model --text my.txt --nulls")
+def tangent(
+    model: Annotated[str, typer.Argument(help="A directory, a hub id or id@revision.")],
+    text: TextFile = None,
+    sites: Sites = "resid",
+    out: Annotated[
+        Path | None, typer.Option(help="Run directory; runs/test-MODEL by default. An unfinished run is continued.")
+    ] = None,
+    rank: Rank = 16,
+    proxy: Annotated[str, typer.Option(help=f"The proxy: {', '.join(PROXIES)}.")] = DEFAULT,
+    nulls: Annotated[
+        bool, typer.Option("--nulls", help="Also test the untrained network, and the model with shuffled labels.")
+    ] = False,
+    tokens: Annotated[int, typer.Option(min=256, help="Tokens whose gradients are looked at.")] = 8192,
+    length: Length = 128,
+    skip_first: SkipFirst = 0,
+    bos: Bos = False,
+    fit_head: FitHead = 0,
+    seed: Seed = 0,
+    device: Device = "cpu",
+    trust_remote_code: TrustRemoteCode = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Test a finished model: how much of its gradients lies in the proxy, at every site, against every control."""
+    plan = TestPlan(
+        model=model,
+        text=_name(text),
+        sites=tuple(sites.split(",")),
+        rank=rank,
+        proxy=proxy,
+        nulls=nulls,
+        tokens=tokens,
+        length=length,
+        skip_first=skip_first,
+        bos=bos,
+        fit_head=fit_head,
+        seed=seed,
+        device=device,
+        trust_remote_code=trust_remote_code,
+    )
+    run = _run("test", plan, out, hidden=quiet or as_json)
+    report([run.path], quiet=quiet, as_json=as_json)
+
+
 @app.command(epilog="Example: tangentlens audit runs/demo")
 def audit(
     target: Annotated[str, typer.Argument(help="A run of `demo`, or a model: a directory, a hub id or id@revision.")],
@@ -186,9 +197,9 @@ def audit(
     rank: Rank = 16,
     tokens: Annotated[int, typer.Option(min=256, help="Tokens whose gradients are looked at.")] = 8192,
     length: Annotated[int, typer.Option(min=2, help="For a model: tokens it sees at once.")] = 128,
-    fit_head: Annotated[
-        int, typer.Option(min=0, help="For a model without a language-model head: train one for so many steps.")
-    ] = 0,
+    skip_first: SkipFirst = 0,
+    bos: Bos = False,
+    fit_head: FitHead = 0,
     seed: Seed = 0,
     device: Device = "cpu",
     trust_remote_code: TrustRemoteCode = False,
@@ -203,6 +214,8 @@ def audit(
         rank=rank,
         tokens=tokens,
         length=length,
+        skip_first=skip_first,
+        bos=bos,
         fit_head=fit_head,
         seed=seed,
         device=device,
@@ -281,7 +294,7 @@ def report(
     elif not quiet:
         console = Console(highlight=False)
         for table in page.tables:
-            _print_table(console, table.title, table.frame)
+            print_table(console, table.title, table.frame)
         for (run, model), sentences in groupby(page.findings, key=lambda finding: (finding.run, finding.model)):
             console.print(f"\n[bold]{escape(model)}[/bold] ({escape(run)})")
             bullets = Table.grid(padding=(0, 1))
@@ -318,41 +331,9 @@ def _name(text: Path | None) -> str | None:
 
 
 def _run(study: str, plan: object, out: Path | None, hidden: bool) -> Run:
-    with _bars(hidden) as watch:
+    with progress_bars(hidden) as watch:
         return STUDIES[study].run(plan, out, watch)
 
 
 def _write(*runs: Run, out: Path | None = None) -> Report:
     return write_report(runs, out or runs[0].path / "report.html", SECTIONS)
-
-
-@contextmanager
-def _bars(hidden: bool) -> Iterator[Watch]:
-    """Yield what draws one bar per task."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Bars(*columns, console=Console(stderr=True), disable=hidden) as bars:
-        tasks: dict[str, TaskID] = {}
-
-        def watch(progress: Progress) -> None:
-            if progress.task not in tasks:
-                tasks[progress.task] = bars.add_task(escape(progress.task), total=progress.total, note="")
-            bars.update(tasks[progress.task], completed=progress.done, total=progress.total, note=escape(progress.note))
-
-        yield watch
-
-
-def _print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    shown = frame if frame["run"].n_unique() > 1 else frame.drop("run")
-    for name in shown.columns:
-        table.add_column(name)
-    for row in shown.iter_rows():
-        table.add_row(*(escape(str(cell)) for cell in row))
-    console.print(table)

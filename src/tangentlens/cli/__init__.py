@@ -1,0 +1,34 @@
+"""The command line: parse, call, print. An error is one line, and the exit code is then not 0."""
+
+import sys
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from tangentlens.cli.commands import app
+from tangentlens.errors import InputError
+
+__all__ = ["app", "main"]
+
+# What the shell's convention, and so typer, makes of Ctrl-C.
+INTERRUPTED = 130
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        code = app(standalone_mode=False)
+        if code == INTERRUPTED:
+            _fail("interrupted; what was measured is kept, and the same command continues from there", code)
+    except typer.TyperException as error:
+        message = error.format_message()
+        code = _fail(f"{message.rstrip('.')}; --help shows what there is", error.exit_code) if message else 2
+    except InputError as error:
+        code = _fail(str(error), 1)
+    sys.exit(code)
+
+
+def _fail(message: str, code: int) -> int:
+    Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(message)}", highlight=False)
+    return code

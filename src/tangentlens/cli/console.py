@@ -1,0 +1,49 @@
+"""What the terminal shows: progress bars, tables and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import polars as pl
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from tangentlens.runs.progress import Progress, Watch
+
+
+@contextmanager
+def progress_bars(hidden: bool) -> Iterator[Watch]:
+    """Yield what draws one bar per task."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Bars(*columns, console=Console(stderr=True), disable=hidden) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def watch(progress: Progress) -> None:
+            if progress.task not in tasks:
+                tasks[progress.task] = bars.add_task(escape(progress.task), total=progress.total, note="")
+            bars.update(tasks[progress.task], completed=progress.done, total=progress.total, note=escape(progress.note))
+
+        yield watch
+
+
+def print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
+    """Print a table; the run is a column only if there are several."""
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    shown = frame if frame["run"].n_unique() > 1 else frame.drop("run")
+    for name in shown.columns:
+        table.add_column(name)
+    for row in shown.iter_rows():
+        table.add_row(*(escape(str(cell)) for cell in row))
+    console.print(table)

@@ -1,0 +1,31 @@
+"""Options that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
+Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")]
+TextFile = Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")]
+Length = Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")]
+SkipFirst = Annotated[int, typer.Option(min=0, help="Leave out so many positions at the beginning of each window.")]
+Bos = Annotated[
+    bool,
+    typer.Option("--bos", help="Begin every window with the begin-of-sequence token, also if the tokenizer adds none."),
+]
+Seed = Annotated[
+    int,
+    typer.Option(
+        min=0, max=2**63 - 1, help="The same seed gives the same numbers on the same machine, with as many threads."
+    ),
+]
+Device = Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")]
+TrustRemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that a model's repository contains.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs, and nothing else.")]
+Rank = Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")]
+FitHead = Annotated[
+    int, typer.Option(min=0, help="For a model without a language-model head: train one for so many steps.")
+]

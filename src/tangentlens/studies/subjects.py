@@ -1,0 +1,206 @@
+"""Finished models whose gradients are looked at: the text and the loss that give them, and nulls to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from tangentlens.alignment.rows import TokenRows
+from tangentlens.capture.backward import gradients
+from tangentlens.capture.batch import Objective
+from tangentlens.capture.sites import Site, find_sites
+from tangentlens.corpora.windows import Text, windows
+from tangentlens.errors import InputError
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.models.load import LoadedModel, load_language_model
+from tangentlens.models.small import Kind
+from tangentlens.runs.progress import Progress, Watch
+from tangentlens.training.objectives import IGNORED, batch_for
+
+# Sequences in a forward pass.
+BATCH = 16
+# What a model is compared with.
+NULLS = ("untrained", "shuffled labels")
+
+
+@dataclass(frozen=True)
+class Backward:
+    """How the gradients of a finished model are made.
+
+    Attributes:
+        text: A text file; the built-in text by default.
+        tokens: How many tokens' gradients to look at.
+        length: Tokens that the model sees at once.
+        skip_first: How many positions at the beginning of each window to leave out.
+        bos: Whether every window begins with the begin-of-sequence token, also if the tokenizer adds none.
+        mask_rate: For a masked model, the share of tokens that it has to predict.
+        fit_head: For a model without a head, the number of steps to train one; 0 refuses such a model.
+        seed: Seed of everything that is drawn.
+        device: Where to compute.
+        trust_remote_code: Whether to run code that a model's repository contains.
+    """
+
+    text: str | None
+    tokens: int
+    length: int
+    skip_first: int
+    bos: bool
+    mask_rate: float
+    fit_head: int
+    seed: int
+    device: str
+    trust_remote_code: bool
+
+    @classmethod
+    def of(cls, plan: Any) -> Backward:
+        """Return the settings of a plan that has all of these."""
+        return cls(**{field.name: getattr(plan, field.name) for field in fields(cls)})
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model whose gradients are looked at.
+
+    Attributes:
+        name: Its name in the records.
+        kind: Decoder or encoder, which decides its loss.
+        model: The model.
+        untrained: A model of the same architecture with fresh weights.
+        batches: The batches that give both their gradients.
+        exclude: Token ids to leave out.
+        skip_first: How many positions at the beginning of each sequence to leave out.
+        counts: Token counts, for frequency bins.
+        step: The training step, if it is known.
+        earlier: Proxies of earlier steps, by site and step.
+        revision: The model's revision, if it has any.
+    """
+
+    name: str
+    kind: Kind
+    model: nn.Module
+    untrained: nn.Module
+    batches: Sequence[Mapping[str, Tensor]]
+    exclude: Sequence[int]
+    skip_first: int
+    counts: Int[Tensor, "vocabulary"]
+    step: int = 0
+    earlier: Mapping[str, Mapping[str, Subspace]] | None = None
+    revision: str = ""
+
+
+def subject_rows(subject: Subject, which: str, sites: Sequence[Site], seed: int) -> tuple[dict[str, TokenRows], float]:
+    """Return the rows of every site, and the mean loss, of the model or of one of its nulls.
+
+    Args:
+        subject: The model.
+        which: One of `NULLS`; anything else is the model itself.
+        sites: The sites.
+        seed: Seed of shuffled labels.
+    """
+    model = subject.untrained if which == "untrained" else subject.model
+    batches = subject.batches
+    if which == "shuffled labels":
+        make = torch.Generator().manual_seed(seed)
+        batches = [_with_shuffled_labels(batch, make) for batch in batches]
+    # Sites are modules of one model, and the twin has its own under the same names.
+    own = find_sites(model, [site.name for site in sites])
+    objective: Objective = "causal" if subject.kind == "decoder" else "masked"
+    return gradients(model, batches, own, objective, subject.exclude, subject.skip_first)
+
+
+def _with_shuffled_labels(batch: Mapping[str, Tensor], make: torch.Generator) -> dict[str, Tensor]:
+    labels = batch["labels"].clone()
+    given = labels != IGNORED
+    mixed = torch.randperm(int(given.sum()), generator=make).to(labels.device)
+    labels[given] = labels[given][mixed]
+    return {**batch, "labels": labels}
+
+
+def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
+    """Return a model from a hub or a directory, with batches of its text.
+
+    Args:
+        spec: A directory, a hub id or `id@revision`.
+        how: How its gradients are made.
+        watch: Told the progress of training a missing head.
+    """
+    with torch.random.fork_rng():
+        # A head that is missing begins at random.
+        torch.manual_seed(how.seed)
+        loaded = load_language_model(spec, how.device, how.trust_remote_code)
+        untrained = type(loaded.model)(loaded.config).to(how.device).eval()
+    if loaded.not_loaded and not how.fit_head:
+        raise InputError(
+            f"{spec} must hold its head for a language-model loss, but {len(loaded.not_loaded)} weights are "
+            f"missing, such as {next(iter(loaded.not_loaded))}; --fit-head 200 trains these alone before it is audited"
+        )
+    if how.bos:
+        loaded = loaded.beginning_with_bos()
+    batches = _text_batches(how, loaded, first=0, n_tokens=how.tokens)
+    if loaded.not_loaded:
+        _fit_head(how, loaded, watch)
+    # The loss of a masked model is where its masks are.
+    exclude = sorted(loaded.special_ids - ({loaded.mask_id} if loaded.kind == "encoder" else set()))
+    return Subject(
+        loaded.name,
+        loaded.kind,
+        loaded.model,
+        untrained,
+        batches,
+        exclude,
+        how.skip_first,
+        _counts(batches),
+        revision=loaded.revision,
+    )
+
+
+def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"]:
+    """Return how often each token occurs in the text, masked or not."""
+    text = [batch["input_ids"].where(batch["labels"] == IGNORED, batch["labels"]) for batch in batches]
+    return torch.cat([tokens.flatten().cpu() for tokens in text]).bincount()
+
+
+def _text_batches(how: Backward, loaded: LoadedModel, first: int, n_tokens: int) -> list[dict[str, Tensor]]:
+    """Return batches of windows of the text from window `first` on, each between the tokenizer's special tokens."""
+    length = loaded.text_length(how.length)
+    wanted = max(n_tokens // length, 4)
+    source = windows(Text(Path(how.text) if how.text else None), loaded.encode, length, how.seed)
+    chosen = list(islice(source, first, first + wanted))
+    if len(chosen) < 4:
+        raise InputError(
+            f"the text must give at least 4 windows of {length} tokens, but gives {len(chosen)}; use a longer text"
+        )
+    make = torch.Generator().manual_seed(how.seed + first)
+    batches = []
+    for some in torch.stack(chosen).split(BATCH):
+        batch = batch_for(loaded.kind, some, loaded.mask_id, how.mask_rate, make)
+        tokens, labels = loaded.framed(batch["input_ids"]), loaded.beside_specials(batch["labels"], IGNORED)
+        batches.append({"input_ids": tokens.to(how.device), "labels": labels.to(how.device)})
+    return batches
+
+
+def _fit_head(how: Backward, loaded: LoadedModel, watch: Watch) -> None:
+    """Train only the weights that were missing, on windows of the text that the audit does not use."""
+    missing = [weight for name, weight in loaded.model.named_parameters() if name in loaded.not_loaded]
+    for weight in loaded.model.parameters():
+        weight.requires_grad_(False)
+    for weight in missing:
+        weight.requires_grad_(True)
+    used = max(how.tokens // how.length, 4)
+    batches = _text_batches(how, loaded, first=used, n_tokens=how.fit_head * BATCH * how.length)
+    optimizer = torch.optim.AdamW(missing, lr=1e-3)
+    for number in range(how.fit_head):
+        loss = loaded.model(**batches[number % len(batches)]).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        watch(Progress(loaded.name, number + 1, how.fit_head, f"head, loss {loss.item():.2f}"))
+    for weight in loaded.model.parameters():
+        weight.requires_grad_(True)

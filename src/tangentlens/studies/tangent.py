@@ -1,0 +1,125 @@
+"""The tangent test of a finished model: all residual sites, every control, by token frequency, beside its nulls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.share import ORDERS
+from tangentlens.alignment.tangent_test import CONTROLS
+from tangentlens.capture.sites import Site, find_sites
+from tangentlens.errors import InputError
+from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
+from tangentlens.lens.records import mean_records, site_records
+from tangentlens.models.load import check_device
+from tangentlens.models.small import weight_hash
+from tangentlens.proxies import DEFAULT, named_proxy
+from tangentlens.runs.progress import Progress, Watch, unwatched
+from tangentlens.runs.records import Record
+from tangentlens.runs.run import Run, create_run
+from tangentlens.runs.vocabulary import LOSS, MEAN_SITE
+from tangentlens.studies.study import Study
+from tangentlens.studies.subjects import NULLS, Backward, Subject, model_subject, subject_rows
+
+NAME = "test"
+# Activations and gradients that are held at once, in bytes. Sites that do not fit have passes of their own.
+_HELD = 4 * 2**30
+
+
+@dataclass(frozen=True)
+class TestPlan:
+    """What to test, and how.
+
+    Attributes:
+        model: A directory, a hub id or `id@revision`.
+        text: A text file; the built-in text by default.
+        sites: Where to look.
+        rank: Rank of the proxy and of its controls.
+        proxy: The name of the proxy.
+        nulls: Whether to test the untrained network and shuffled labels too.
+        tokens: How many tokens' gradients to look at.
+        length: Tokens that the model sees at once.
+        skip_first: How many positions at the beginning of each window to leave out.
+        bos: Whether every window begins with the begin-of-sequence token, also if the tokenizer adds none.
+        mask_rate: For a masked model, the share of tokens that it has to predict.
+        fit_head: For a model without a head, the number of steps to train one; 0 refuses such a model.
+        seed: Seed of everything that is drawn.
+        device: Where to compute.
+        trust_remote_code: Whether to run code that a model's repository contains.
+    """
+
+    __test__ = False  # pytest takes classes with such a name for tests
+
+    model: str
+    text: str | None = None
+    sites: str | tuple[str, ...] = "resid"
+    rank: int = 16
+    proxy: str = DEFAULT
+    nulls: bool = False
+    tokens: int = 8192
+    length: int = 128
+    skip_first: int = 0
+    bos: bool = False
+    mask_rate: float = 0.15
+    fit_head: int = 0
+    seed: int = 0
+    device: str = "cpu"
+    trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        for name, least in {"rank": 1, "tokens": 256, "length": 2, "skip_first": 0, "fit_head": 0}.items():
+            if getattr(self, name) < least:
+                raise InputError(f"{name} must be at least {least}, but is {getattr(self, name)}")
+        named_proxy(self.proxy)
+        check_device(self.device)
+
+
+def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched) -> Run:
+    """Test the model, and its nulls if the plan has them, into the run directory `out`; continues if interrupted."""
+    subject = model_subject(plan.model, Backward.of(plan), watch)
+    sites = find_sites(subject.model, plan.sites)
+    run = create_run(out, asdict(plan), NAME)
+    run.claim_model(subject.name, {"kind": subject.kind, "weights_sha256": weight_hash(subject.model)})
+    for which in ("", *NULLS) if plan.nulls else ("",):
+        name = f"{subject.name} ({which})" if which else subject.name
+        run.complete(name, partial(_tested, plan, subject, name, which, sites, watch))
+    return run
+
+
+def _tested(
+    plan: TestPlan, subject: Subject, name: str, which: str, sites: Sequence[Site], watch: Watch
+) -> Iterator[Record]:
+    """Yield the records of the model, or of one of its nulls, at all sites."""
+    about = Record(model=name, revision=subject.revision, seed=plan.seed)
+    fitting = Fitting(plan.proxy, plan.rank, FrequencyBins.of(subject.counts), plan.seed, CONTROLS, tuple(ORDERS))
+    measured: list[SiteMeasures] = []
+    watch(Progress(name, 0, len(sites), "gradients"))
+    for some in _that_fit(sites, subject):
+        rows, loss = subject_rows(subject, which, some, plan.seed)
+        if not measured:
+            yield replace(about, quantity=LOSS, metric=LOSS, value=loss)
+        for site in some:
+            here = replace(about, site=site.name, depth=site.depth)
+            try:
+                measured.append(measure_site(rows.pop(site.name), None, fitting))
+                yield from site_records(here, measured[-1])
+            except InputError as error:
+                yield here.unmeasured(str(error))
+            watch(Progress(name, sites.index(site) + 1, len(sites), site.name))
+    if len(measured) == len(sites):
+        yield from mean_records(replace(about, site=MEAN_SITE), measured)
+
+
+def _that_fit(sites: Sequence[Site], subject: Subject) -> Iterator[Sequence[Site]]:
+    """Yield groups of sites whose rows fit into `_HELD` bytes; for each group the model runs once."""
+    tokens = sum(batch["input_ids"].numel() for batch in subject.batches)
+    width = max(parameter.shape[-1] for parameter in subject.model.parameters() if parameter.ndim == 2)
+    at_once = max(_HELD // (2 * 4 * tokens * width), 1)
+    for first in range(0, len(sites), at_once):
+        yield sites[first : first + at_once]
+
+
+TEST = Study(NAME, TestPlan, run_test, folder=lambda plan: Path("runs") / f"{NAME}-{Path(plan.model).name or 'model'}")
