@@ -19,7 +19,9 @@ WHOLE = (
     "lens/test_loops.py",
     "report/test_page.py",
     "studies/test_audit.py",
+    "studies/test_massive.py",
     "studies/test_profile.py",
+    "studies/test_tangent.py",
     "test_cli.py",
     "test_docs.py",
 )

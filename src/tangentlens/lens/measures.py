@@ -91,12 +91,13 @@ def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: 
         fitting: The proxy and how it is compared.
     """
     measured = _measured(rows, fit_on, fitting)
-    massive = massive_rows(rows.activations).mask
-    to_fit = massive[:0] if fit_on is None else massive_rows(fit_on).mask
-    if not bool(massive.any()) and not bool(to_fit.any()):
+    kept = rows.without_massive()
+    fit_on_kept = None if fit_on is None else fit_on[~massive_rows(fit_on).mask]
+    same_fit = fit_on is None or fit_on_kept is None or len(fit_on) == len(fit_on_kept)
+    if same_fit and len(kept.sequences) == len(rows.sequences):
         return measured
     try:
-        without = _measured(rows[~massive], None if fit_on is None else fit_on[~to_fit], fitting)
+        without = _measured(kept, fit_on_kept, fitting)
     except InputError as error:
         return replace(measured, without_massive=error)
     return replace(measured, without_massive=without)

@@ -22,12 +22,12 @@ from tangentlens.lens.records import share_records
 from tangentlens.models.small import weight_hash
 from tangentlens.proxies import DEFAULT
 from tangentlens.report.contents import Section, Table
-from tangentlens.report.reading import interval_text, text_of
+from tangentlens.report.reading import ESTIMATE, interval_text, text_of, without_massive
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run, is_run, open_run
+from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, WITHOUT_MASSIVE, derived
 from tangentlens.runs.vocabulary import AUDIT as AUDITED
-from tangentlens.runs.vocabulary import GRADIENT, LOSS, derived
 from tangentlens.studies.demo import DEMO, DemoPlan
 from tangentlens.studies.study import Study
 from tangentlens.studies.subjects import BATCH, NULLS, Backward, Subject, model_subject, subject_rows
@@ -86,7 +86,7 @@ def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run
         if all(run.has(_part(subject, site)) for site in sites):
             continue
         captured = {name: subject_rows(subject, name, sites, plan.seed) for name in ("trained", *NULLS)}
-        about = Record(model=subject.name, step=subject.step, seed=plan.seed, quantity=LOSS, metric=LOSS)
+        about = replace(_about(plan, subject), quantity=LOSS, metric=LOSS)
         losses = [replace(about, variant=name, value=loss) for name, (_, loss) in captured.items()]
         if not run.has(subject.name):
             run.write(subject.name, losses)
@@ -99,8 +99,24 @@ def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run
 
 
 def _audit_site(plan: AuditPlan, subject: Subject, site: Site, rows: Mapping[str, TokenRows], run: Run) -> None:
+    """Audit all rows of a site and, if some are massive, audit it again without these."""
+    part, about = _part(subject, site), replace(_about(plan, subject), site=site.name, depth=site.depth)
+    readings = {ALL_ROWS: (part, rows)}
+    without = {name: of.without_massive() for name, of in rows.items()}
+    if len(without["trained"].sequences) < len(rows["trained"].sequences):
+        readings[WITHOUT_MASSIVE] = (f"{part}, without massive rows", without)
+    records: list[Record] = []
+    for which, (title, read) in readings.items():
+        page = _page(plan, subject, site, read)
+        checks = [{"name": check.name, "found": check.found, "means": check.means} for check in page.checks]
+        run.describe("audits", {title: {"says": page.says, "checks": checks}})
+        records += _audit_records(replace(about, rows=which), page)
+    run.write(part, records)
+
+
+def _page(plan: AuditPlan, subject: Subject, site: Site, rows: Mapping[str, TokenRows]) -> Audit:
     here = rows["trained"]
-    page = audit(
+    return audit(
         here.activations,
         here.gradients,
         here.sequences,
@@ -112,11 +128,10 @@ def _audit_site(plan: AuditPlan, subject: Subject, site: Site, rows: Mapping[str
         proxies=(subject.earlier or {}).get(site.name),
         seed=plan.seed,
     )
-    about = Record(model=subject.name, step=subject.step, site=site.name, depth=site.depth, seed=plan.seed)
-    checks = [{"name": check.name, "found": check.found, "means": check.means} for check in page.checks]
-    run.describe("audits", {_part(subject, site): {"says": page.says, "checks": checks}})
-    tested = [] if page.test is None else share_records(about, page.test)
-    run.write(_part(subject, site), [*_audit_records(about, page), *tested])
+
+
+def _about(plan: AuditPlan, subject: Subject) -> Record:
+    return Record(model=subject.name, revision=subject.revision, step=subject.step, seed=plan.seed)
 
 
 def _audit_records(about: Record, page: Audit) -> Iterator[Record]:
@@ -125,6 +140,8 @@ def _audit_records(about: Record, page: Audit) -> Iterator[Record]:
     for check in page.checks:
         for name, estimate in check.estimates.items():
             yield replace(about, variant=name).estimate(derived(AUDITED, check.name), estimate)
+    if page.test is not None:
+        yield from share_records(about, page.test)
 
 
 def _part(subject: Subject, site: Site) -> str:
@@ -181,8 +198,9 @@ def verdicts(rows: pl.DataFrame) -> Iterator[str]:
     """Say the verdict at each site, and at how many sites gradients prefer their own chart."""
     audited = rows.sort("depth", maintain_order=True)
     for row in audited.filter(metric=VERDICT).iter_rows(named=True):
-        yield f"Audit at {row['site']}: the gradients are {VERDICTS[row['detail']]}."
-    charts = audited.filter(metric=derived(AUDITED, "charts"), variant="log_ratio")
+        which = "" if row["rows"] == ALL_ROWS else ", without massive rows"
+        yield f"Audit at {row['site']}{which}: the gradients are {VERDICTS[row['detail']]}."
+    charts = without_massive(audited.filter(metric=derived(AUDITED, "charts"), variant="log_ratio"))
     if charts.height:
         own, other = (charts.filter(expr).height for expr in (pl.col("ci_low") > 0, pl.col("ci_high") < 0))
         yield (
@@ -195,15 +213,16 @@ def audit_tables(records: pl.DataFrame) -> Iterator[Table]:
     """Tabulate every number of the audit, one table per model and site."""
     is_number = pl.col("metric").str.starts_with(f"{AUDITED}/") & (pl.col("metric") != VERDICT)
     rows = records.filter(is_number).sort("run", "model", "depth", maintain_order=True)
-    for (model, site), here in rows.group_by(["model", "site"], maintain_order=True):
+    for (model, site, which), here in rows.group_by(["model", "site", "rows"], maintain_order=True):
         frame = here.select(
             "run",
             pl.col("metric").str.strip_prefix(f"{AUDITED}/").alias("check"),
             pl.col("variant").alias("number"),
-            text_of(pl.struct("value", "ci_low", "ci_high"), interval_text).alias("estimate"),
+            text_of(ESTIMATE, interval_text).alias("estimate"),
             pl.col("ci_over").alias("interval over"),
         )
-        yield Table(f"{model} at {site}: every number of the audit", frame)
+        about = f"{model} at {site}" + ("" if which == ALL_ROWS else ", without massive rows")
+        yield Table(f"{about}: every number of the audit", frame)
 
 
 def _folder(plan: AuditPlan) -> Path:
@@ -214,4 +233,4 @@ def _folder(plan: AuditPlan) -> Path:
     )
 
 
-AUDIT = Study(NAME, AuditPlan, run_audit, _folder, Section(tables=(audit_tables,), findings=(verdicts,)))
+AUDIT = Study(NAME, AuditPlan, run_audit, _folder, Section(tables=(audit_tables,), findings=(verdicts,), rows=None))

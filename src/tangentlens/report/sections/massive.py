@@ -49,7 +49,7 @@ def _title(rows: pl.DataFrame) -> str:
     spread = rows.filter(pl.col("metric") == "anisotropy")
     for (model,), lines in spread.group_by(["model_label"], maintain_order=True):
         most = [lines.filter(pl.col("rows") == which)["value"].sort()[-1] for which in _LINES]
-        told.append(f"{model} up to {most[0]:.3g} with its massive rows and {most[1]:.3g} without")
+        told.append(f"{model} up to {most[0]:#.3g} with its massive rows and {most[1]:#.3g} without")
     return "Anisotropy over depth: " + "; ".join(sorted(told))
 
 
