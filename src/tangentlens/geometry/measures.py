@@ -114,7 +114,7 @@ class Measure:
         log: Whether it is drawn on a logarithmic axis.
         shown: Where a report shows it: in the 'table' and figures, in a 'figure' only, or not at all ('records').
         in_lens: Whether it is cheap enough to be measured on every due step of a training.
-        estimate: The value with an interval from a single batch; None from it means that there is no value.
+        estimate: The value from a single batch, with an interval if it has one; None from it means that there is none.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Measure:
     log: bool = False
     shown: Literal["table", "figure", "records"] = "figure"
     in_lens: bool = False
-    estimate: Callable[[Cloud], Estimate | None] | None = None
+    estimate: Callable[[Cloud], Estimate | float | None] | None = None
 
     @property
     def key(self) -> str:
@@ -144,6 +144,14 @@ def _dimension(cloud: Cloud) -> Estimate:
 
 def _dimension_of_types(cloud: Cloud) -> Estimate | None:
     return _of_dimension(cloud.dimension_of_types, over="types") if len(cloud.types) >= 3 else None
+
+
+def _misfit_of_types(cloud: Cloud) -> float | None:
+    return cloud.dimension_of_types.misfit if len(cloud.types) >= 3 else None
+
+
+def _trouble_of_types(cloud: Cloud) -> float | None:
+    return float(bool(cloud.dimension_of_types.trouble)) if len(cloud.types) >= 3 else None
 
 
 def _of_dimension(dimension: IntrinsicDimension, over: str) -> Estimate:
@@ -178,6 +186,16 @@ MEASURES = (
             "largest share of one coordinate in the mean cosine", shown="records"),
     Measure("duplicates", lambda cloud: float(cloud.dimension.n_duplicates), "duplicate rows",
             shown="records", in_lens=True),
+    Measure("dimension_misfit", lambda cloud: cloud.dimension.misfit,
+            "distance of ratios from the law of the dimension", shown="records", in_lens=True),
+    Measure("dimension_misfit", lambda cloud: cloud.dimension_of_types.misfit,
+            "distance of ratios from the law of the dimension of types",
+            variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_misfit_of_types),
+    Measure("dimension_trouble", lambda cloud: float(bool(cloud.dimension.trouble)),
+            "1 if the dimension is not to be trusted", shown="records", in_lens=True),
+    Measure("dimension_trouble", lambda cloud: float(bool(cloud.dimension_of_types.trouble)),
+            "1 if the dimension of types is not to be trusted",
+            variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_trouble_of_types),
 )
 # fmt: on
 

@@ -125,8 +125,8 @@ def intrinsic_dimension(
     """Return the intrinsic dimension of the rows: how many coordinates they need locally.
 
     Distances of 0 would make the estimate meaningless, so duplicate rows are dropped and counted; so are near
-    duplicates, rows at least 100 times nearer to one row than chance allows. The interval is that of the limit for
-    infinitely many rows (docs/measures/dimension.md).
+    duplicates, which are over 100 times nearer to one row than to any other, and nearer than chance allows. The
+    interval is that of the limit for infinitely many rows (docs/measures/dimension.md).
 
     Args:
         x: Rows `(n, d)`.
@@ -152,6 +152,7 @@ def intrinsic_dimension(
     check_enough(f"method {method!r}", estimator.k + 1, len(rows), n_duplicates)
     farthest = min(max([estimator.k, *estimator.farther]), len(rows) - 1)
     rows, neighbours, n_near_duplicates = without_near_duplicates(rows, farthest)
+    check_enough(f"method {method!r}", estimator.k + 1, len(rows), n_duplicates + n_near_duplicates)
     reach, scales = _over_scales(rows, neighbours, estimator)
     here = next(scale for scale in scales if (scale.n, scale.k) == (len(rows), estimator.k))
     if here.value == math.inf:

@@ -22,7 +22,7 @@ def without_near_duplicates(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[T
 
     Args:
         rows: Distinct rows `(n, d)`.
-        k: Number of neighbours, at least 2.
+        k: Number of neighbours, at least 2; if fewer other rows are left, all of these.
     """
     neighbours = nearest(rows, k)
     earlier = neighbours.indices[:, 0] < torch.arange(len(rows), device=rows.device)
@@ -30,7 +30,7 @@ def without_near_duplicates(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[T
     if not bool(dropped.any()):
         return rows, neighbours, 0
     kept = rows[~dropped]
-    return kept, nearest(kept, k), len(rows) - len(kept)
+    return kept, nearest(kept, min(k, len(kept) - 1)), len(rows) - len(kept)
 
 
 def _too_near(distances: Float[Tensor, "n k"]) -> Bool[Tensor, "n"]:
