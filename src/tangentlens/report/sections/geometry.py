@@ -114,7 +114,8 @@ def untrusted(rows: pl.DataFrame) -> Iterator[str]:
             off = misfits.filter(pl.col("variant") == variant, pl.col("site").is_in(bad))["value"].to_list()
             where = f" ({', '.join(bad)})" if len(bad) < sites.height else ""
             yield (
-                f"Intrinsic dimension {what} is not to be trusted at {len(bad)} of {sites.height} sites{where}: it depends on the scale or on rounding, or the rows have no single dimension "
+                f"Intrinsic dimension {what} is not to be trusted at {len(bad)} of {sites.height} sites{where}: it "
+                f"depends on the scale or on rounding, or the rows have no single dimension "
                 f"(misfit {min(off):.2g} to {max(off):.2g}; an error of the dimension by 20% makes 0.067)."
             )
 
