@@ -270,6 +270,21 @@ def test_the_dimension_is_also_taken_with_one_row_per_token_type(tmp_path):
     assert row["ci_over"] == "types"
 
 
+def test_whether_a_dimension_is_to_be_trusted_is_a_record(tmp_path):
+    model = tiny_model()
+    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run") as lens:
+        train(model, steps=1, lens=lens)
+    records = open_run(tmp_path / "run").records.filter(site="resid.1")
+    model = tiny_model()
+    (rows,) = captured_steps(model, find_sites(model, "resid.1")[0], 1)
+    tokens = rows.tokens.tolist()
+    types = sorted(tokens.index(token) for token in set(tokens))
+    for variant, some in (("", rows.activations), ("one_per_type", rows.activations[types])):
+        found, here = intrinsic_dimension(some), records.filter(variant=variant)
+        assert here.filter(metric="dimension_misfit")["value"].item() == pytest.approx(found.misfit, rel=1e-3)
+        assert here.filter(metric="dimension_trouble")["value"].item() == bool(found.trouble)
+
+
 def test_the_mean_site_is_the_mean_of_the_sites(tmp_path):
     model = tiny_model()
     with Lens(model, rank=4, every=1, run=tmp_path / "run", counts=torch.arange(64)) as lens:

@@ -48,6 +48,19 @@ def test_a_change_is_called_one_only_if_the_intervals_are_apart(last, says):
     assert says in texts(cell("anisotropy", 0.2, 0.1, 0.3, **about), cell("anisotropy", *last, step=5, **about))
 
 
+def test_a_dimension_that_is_not_to_be_trusted_is_told_with_its_sites():
+    def records(variant, *sites):
+        about = {"quantity": "activation", "rank": None, "variant": variant}
+        for place, (trouble, misfit) in enumerate(sites):
+            yield cell("dimension_trouble", trouble, site=f"resid.{place}", **about)
+            yield cell("dimension_misfit", misfit, site=f"resid.{place}", **about)
+
+    said = texts(*records("", (0.0, 0.02), (1.0, 0.21), (0.6, 0.08), (0.4, 0.5)), *records("one_per_type", (0.0, 0.02)))
+    assert "over all tokens is not to be trusted at 2 of 4 sites (resid.1, resid.2)" in said
+    assert "(misfit 0.08 to 0.21; an error of the dimension by 20% makes 0.067)" in said
+    assert "with one row per token type is not" not in said
+
+
 def test_a_turn_in_between_is_told():
     about = {"quantity": "activation", "rank": None}
     values = {0: (0.2, 0.1, 0.3), 5: (0.8, 0.7, 0.9), 9: (0.5, 0.4, 0.6)}

@@ -137,7 +137,7 @@ class Measure:
         log: Whether it is drawn on a logarithmic axis.
         shown: Where a report shows it: in the 'table' and figures, in a 'figure' only, or not at all ('records').
         in_lens: Whether it is cheap enough to be measured on every due step of a training.
-        estimate: The value with an interval from a single batch; None from it means that there is no value.
+        estimate: The value from a single batch, with an interval if it has one; None from it means that there is none.
         decided_by: The variant of `held_by_top` that says whether a few rows decide this measure; empty if they cannot.
     """
 
@@ -149,7 +149,7 @@ class Measure:
     log: bool = False
     shown: Literal["table", "figure", "records"] = "figure"
     in_lens: bool = False
-    estimate: Callable[[Cloud], Estimate | None] | None = None
+    estimate: Callable[[Cloud], Estimate | float | None] | None = None
     decided_by: str = ""
 
     @property
@@ -169,6 +169,14 @@ def _dimension(cloud: Cloud) -> Estimate:
 
 def _dimension_of_types(cloud: Cloud) -> Estimate | None:
     return _of_dimension(cloud.dimension_of_types, over="types") if len(cloud.types) >= 3 else None
+
+
+def _misfit_of_types(cloud: Cloud) -> float | None:
+    return cloud.dimension_of_types.misfit if len(cloud.types) >= 3 else None
+
+
+def _trouble_of_types(cloud: Cloud) -> float | None:
+    return float(bool(cloud.dimension_of_types.trouble)) if len(cloud.types) >= 3 else None
 
 
 def _of_dimension(dimension: IntrinsicDimension, over: str) -> Estimate:
@@ -212,6 +220,16 @@ MEASURES = (
             "part of the anisotropy that the top 1% of rows hold", variant="anisotropy", shown="records", in_lens=True),
     Measure("held_by_top", lambda cloud: cloud.held_of_variance,
             "part of the variance that the top 1% of rows hold", variant="variance", shown="records", in_lens=True),
+    Measure("dimension_misfit", lambda cloud: cloud.dimension.misfit,
+            "distance of ratios from the law of the dimension", shown="records", in_lens=True),
+    Measure("dimension_misfit", lambda cloud: cloud.dimension_of_types.misfit,
+            "distance of ratios from the law of the dimension of types",
+            variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_misfit_of_types),
+    Measure("dimension_trouble", lambda cloud: float(bool(cloud.dimension.trouble)),
+            "1 if the dimension is not to be trusted", shown="records", in_lens=True),
+    Measure("dimension_trouble", lambda cloud: float(bool(cloud.dimension_of_types.trouble)),
+            "1 if the dimension of types is not to be trusted",
+            variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_trouble_of_types),
 )
 # fmt: on
 

@@ -113,7 +113,7 @@ def test_noise_below_a_scale_is_seen_as_not_stable():
     values = [scale.value for scale in noisy.scales if scale.n == 4000]
     assert values == sorted(values, reverse=True)
     assert values[0] > 1.3 * values[-1]
-    assert "NOT STABLE" in repr(noisy)
+    assert "NOT TO BE TRUSTED: not stable over scales" in repr(noisy)
     clean = intrinsic_dimension(manifolds.torus(4000, 2, 20).rows, method="gride")
     assert clean.stable
     assert "NOT" not in repr(clean)

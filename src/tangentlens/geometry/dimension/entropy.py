@@ -11,9 +11,10 @@ from scipy.special import digamma, gammaln
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.dimension.intrinsic import intrinsic_dimension
+from tangentlens.geometry.dimension.intrinsic import intrinsic_dimension, told
 from tangentlens.geometry.dimension.limits import distances_in_parts, interval_at_infinity
-from tangentlens.geometry.neighbours import Neighbours, check_enough, nearest, without_duplicates
+from tangentlens.geometry.dimension.near_duplicates import without_near_duplicates
+from tangentlens.geometry.neighbours import Neighbours, check_enough, without_duplicates
 from tangentlens.geometry.rows import as_rows
 from tangentlens.statistics.groups import linked_groups
 from tangentlens.statistics.jackknife import jackknife_reach
@@ -33,6 +34,8 @@ class ManifoldEntropy:
         dimension: The intrinsic dimension that was given or estimated.
         n_used: Number of distinct rows.
         n_duplicates: Number of rows that repeat another one and were dropped.
+        trouble: Why the estimated dimension, and so the entropy, is not to be trusted; else empty.
+        n_near_duplicates: Number of rows that are nearly equal to another one and were dropped.
         ci_over: The source of variation that the interval covers.
     """
 
@@ -42,12 +45,15 @@ class ManifoldEntropy:
     dimension: float
     n_used: int
     n_duplicates: int
+    trouble: str = ""
+    n_near_duplicates: int = 0
     ci_over: str = "rows"
 
     def __repr__(self) -> str:
         return (
             f"ManifoldEntropy({self.value:.2f} nats [{self.ci_low:.2f}, {self.ci_high:.2f}] at dimension "
-            f"{self.dimension:.2f}, n_used={self.n_used}, n_duplicates={self.n_duplicates})"
+            f"{self.dimension:.2f}, n_used={self.n_used}, "
+            f"{told(self.n_duplicates, self.n_near_duplicates, self.trouble)})"
         )
 
 
@@ -74,11 +80,11 @@ def manifold_entropy(x: Any, dimension: float | None = None) -> ManifoldEntropy:
     rows, n_duplicates = without_duplicates(as_rows(x))
     check_enough("entropy", _NEIGHBOUR + 1, len(rows), n_duplicates)
     if dimension is not None:
-        m = m_low = m_high = dimension
+        m, m_low, m_high, trouble = dimension, dimension, dimension, ""
     else:
         estimate = intrinsic_dimension(rows)
-        m, m_low, m_high = estimate.value, estimate.ci_low, estimate.ci_high
-    neighbours = nearest(rows, _NEIGHBOUR)
+        m, m_low, m_high, trouble = estimate.value, estimate.ci_low, estimate.ci_high, estimate.trouble
+    rows, neighbours, n_near_duplicates = without_near_duplicates(rows, _NEIGHBOUR)
     radius = neighbours.distances[:, -1]
     value = _entropy(radius, len(rows), m)
     low, high = _interval(rows, neighbours, m)
@@ -86,7 +92,7 @@ def manifold_entropy(x: Any, dimension: float | None = None) -> ManifoldEntropy:
     ends = [_entropy(radius, len(rows), end) for end in (m_low, m_high) if 0 < end < math.inf]
     low = value - math.hypot(value - low, value - min(value, *ends)) if len(ends) == 2 else -math.inf
     high = value + math.hypot(high - value, max(value, *ends) - value) if len(ends) == 2 else math.inf
-    return ManifoldEntropy(value, low, high, m, len(rows), n_duplicates)
+    return ManifoldEntropy(value, low, high, m, len(rows), n_duplicates, trouble, n_near_duplicates)
 
 
 def _entropy(radius: Float[Tensor, "n"], n: int, m: float) -> float:

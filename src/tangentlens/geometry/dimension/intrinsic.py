@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -12,11 +12,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tangentlens.errors import InputError
+from tangentlens.geometry.dimension.doubts import doubts, misfit
 from tangentlens.geometry.dimension.gride import gride
 from tangentlens.geometry.dimension.levina_bickel import levina_bickel
 from tangentlens.geometry.dimension.limits import distances_in_parts, interval_at_infinity
+from tangentlens.geometry.dimension.near_duplicates import without_near_duplicates
 from tangentlens.geometry.dimension.twonn import twonn, twonn_censored, twonn_linear
-from tangentlens.geometry.neighbours import Neighbours, check_enough, nearest, without_duplicates
+from tangentlens.geometry.neighbours import Neighbours, check_enough, without_duplicates
 from tangentlens.geometry.rows import as_rows
 from tangentlens.statistics.groups import compact_groups, linked_groups
 from tangentlens.statistics.jackknife import jackknife_reach
@@ -47,8 +49,9 @@ _ESTIMATORS = {
     "mle": _Estimator(20, levina_bickel, {}),
 }
 
-# Estimates at different scales are stable if they differ by at most this factor, or by at most three standard errors.
-_STEADY = 1.2
+# Estimates at different scales are stable if they differ by at most this factor, or by at most three standard errors of
+# a difference.
+_STEADY = 1.25
 # An extrapolation by more than this factor is cut: subsamples then do not see the same dimension as all rows.
 _FURTHEST = 1.5
 
@@ -83,6 +86,9 @@ class IntrinsicDimension:
         method: The name of the estimator.
         scales: The estimates at all scales: from subsamples, then from near to far neighbours of all rows.
         stable: Whether these estimates agree.
+        misfit: How far the ratios of distances are from the law that the estimate assumes, between 0 and 1.
+        trouble: Why the value is not to be trusted: other scales, a misfit, or the rounding of the rows; else empty.
+        n_near_duplicates: Number of rows that are nearly equal to another one and were dropped.
         ci_over: The source of variation that the interval covers.
     """
 
@@ -94,15 +100,23 @@ class IntrinsicDimension:
     method: str
     scales: tuple[Scale, ...]
     stable: bool
+    misfit: float
+    trouble: str
+    n_near_duplicates: int = 0
     ci_over: str = "rows"
 
     def __repr__(self) -> str:
-        values = "; ".join(f"{s.value:.2f} of {s.n} rows to neighbour {s.k}" for s in self.scales)
-        warning = "" if self.stable else f", NOT STABLE over scales: {values}"
         return (
             f"IntrinsicDimension({self.value:.2f} [{self.ci_low:.2f}, {self.ci_high:.2f}], {self.method}, "
-            f"n_used={self.n_used}, n_duplicates={self.n_duplicates}{warning})"
+            f"n_used={self.n_used}, {told(self.n_duplicates, self.n_near_duplicates, self.trouble)})"
         )
+
+
+def told(n_duplicates: int, n_near_duplicates: int, trouble: str) -> str:
+    """Return the end of an estimate's `repr`: which rows were dropped, and why it is not to be trusted."""
+    near = f", n_near_duplicates={n_near_duplicates}" if n_near_duplicates else ""
+    warning = f", NOT TO BE TRUSTED: {trouble}" if trouble else ""
+    return f"n_duplicates={n_duplicates}{near}{warning}"
 
 
 def intrinsic_dimension(
@@ -110,8 +124,9 @@ def intrinsic_dimension(
 ) -> IntrinsicDimension:
     """Return the intrinsic dimension of the rows: how many coordinates they need locally.
 
-    Distances of 0 would make the estimate meaningless, so duplicate rows are dropped and counted. The interval is that
-    of the limit for infinitely many rows (docs/measures/dimension.md).
+    Distances of 0 would make the estimate meaningless, so duplicate rows are dropped and counted; so are near
+    duplicates, which are over 100 times nearer to one row than to any other, and nearer than chance allows. The
+    interval is that of the limit for infinitely many rows (docs/measures/dimension.md).
 
     Args:
         x: Rows `(n, d)`.
@@ -135,7 +150,10 @@ def intrinsic_dimension(
         raise InputError(f"rows must be distinct, but {n_duplicates} of {n} repeat; duplicates='drop' drops them")
     estimator = _ESTIMATORS[method]
     check_enough(f"method {method!r}", estimator.k + 1, len(rows), n_duplicates)
-    reach, scales = _over_scales(rows, estimator)
+    farthest = min(max([estimator.k, *estimator.farther]), len(rows) - 1)
+    rows, neighbours, n_near_duplicates = without_near_duplicates(rows, farthest)
+    check_enough(f"method {method!r}", estimator.k + 1, len(rows), n_duplicates + n_near_duplicates)
+    reach, scales = _over_scales(rows, neighbours, estimator)
     here = next(scale for scale in scales if (scale.n, scale.k) == (len(rows), estimator.k))
     if here.value == math.inf:
         raise InputError(
@@ -143,12 +161,32 @@ def intrinsic_dimension(
             "a grid; a dimension needs points in general position"
         )
     values = [scale.value for scale in scales]
-    stable = max(values) <= min(values) * max(_STEADY, math.exp(1.5 * reach))
+    stable = max(values) <= min(values) * max(_STEADY, math.exp(1.5 * math.sqrt(2) * reach))
+    distances = neighbours.distances[:, : estimator.k]
+    off = misfit(distances, here.value)
+    trouble = "; ".join([*([] if stable else [_unstable(scales)]), *doubts(rows, distances, off)])
     few = scales[0] if scales[0].n < here.n else here
     sizes, logs = here.n / few.n, (math.log(here.value), math.log(few.value))
     ends = interval_at_infinity(*logs, sizes, here.value, reach, furthest=math.log(_FURTHEST))
     low, high = (math.exp(end) for end in ends)
-    return IntrinsicDimension(here.value, low, high, len(rows), n_duplicates, method, tuple(scales), stable)
+    return IntrinsicDimension(
+        here.value,
+        low,
+        high,
+        len(rows),
+        n_duplicates,
+        method,
+        tuple(scales),
+        stable,
+        off,
+        trouble,
+        n_near_duplicates,
+    )
+
+
+def _unstable(scales: Sequence[Scale]) -> str:
+    values = ", ".join(f"{scale.value:.2f} of {scale.n} rows to neighbour {scale.k}" for scale in scales)
+    return f"not stable over scales ({values})"
 
 
 def patch_dimension(x: Any) -> float:
@@ -168,10 +206,11 @@ def patch_dimension(x: Any) -> float:
     return intrinsic_dimension(x, method="gride").scales[-1].value
 
 
-def _over_scales(rows: Float[Tensor, "n d"], estimator: _Estimator) -> tuple[float, list[Scale]]:
+def _over_scales(
+    rows: Float[Tensor, "n d"], neighbours: Neighbours, estimator: _Estimator
+) -> tuple[float, list[Scale]]:
     """Return half the 95% interval of log dimension, and the estimates in subsamples, then from near to far."""
     n, k = len(rows), estimator.k
-    neighbours = nearest(rows, min(max([k, *estimator.farther]), n - 1))
 
     def scale(n: int, k: int, distances: Tensor, estimate: Callable[[Tensor], float]) -> Scale:
         """Return the estimate from the first `k` columns of distances among `n` rows."""

@@ -103,4 +103,21 @@ def _middle_site(rows: pl.DataFrame) -> str:
     return "" if known.is_empty() else str(known.sort((pl.col("depth") - 0.5).abs(), maintain_order=True)["site"][0])
 
 
-GEOMETRY = Section(figures=(geometry_over_depth,), findings=(change,))
+def untrusted(rows: pl.DataFrame) -> Iterator[str]:
+    """Say at which sites a dimension is not to be trusted, at the last step."""
+    last = last_measured(rows.filter(pl.col("metric") == "dimension_trouble"))
+    misfits = last_measured(rows.filter(pl.col("metric") == "dimension_misfit"))
+    for variant, what in (("", "over all tokens"), (ONE_PER_TYPE, "with one row per token type")):
+        sites = last.filter(pl.col("variant") == variant, pl.col("value").is_finite())
+        bad = sites.filter(pl.col("value") >= 0.5)["site"].to_list()
+        if bad:
+            off = misfits.filter(pl.col("variant") == variant, pl.col("site").is_in(bad))["value"].to_list()
+            where = f" ({', '.join(bad)})" if len(bad) < sites.height else ""
+            yield (
+                f"Intrinsic dimension {what} is not to be trusted at {len(bad)} of {sites.height} sites{where}: it "
+                f"depends on the scale or on rounding, or the rows have no single dimension "
+                f"(misfit {min(off):.2g} to {max(off):.2g}; an error of the dimension by 20% makes 0.067)."
+            )
+
+
+GEOMETRY = Section(figures=(geometry_over_depth,), findings=(change, untrusted))
