@@ -22,7 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from tangentlens.alignment.checks import VERDICTS
+from tangentlens.alignment.tangent_planes import VERDICTS
 from tangentlens.errors import InputError
 from tangentlens.report.page import Report, write_report
 from tangentlens.runs.progress import Progress, Watch

@@ -3,14 +3,9 @@ import torch
 
 from tangentlens import InputError, audit, manifolds
 from tangentlens.alignment.audit_data import AuditData
-from tangentlens.alignment.checks import (
-    CHECKS,
-    against,
-    curvature_along_the_proxy,
-    in_tangent_planes,
-    own_and_swapped_charts,
-)
+from tangentlens.alignment.checks import CHECKS, against, curvature_along_the_proxy, own_and_swapped_charts
 from tangentlens.alignment.rows import TokenRows
+from tangentlens.alignment.tangent_planes import in_tangent_planes
 from tangentlens.geometry.curvature.tangents import local_tangents
 
 

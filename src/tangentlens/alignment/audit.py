@@ -10,9 +10,10 @@ from typing import Any
 import polars as pl
 
 from tangentlens.alignment.audit_data import AuditData, Check
-from tangentlens.alignment.checks import CHECKS, VERDICTS, against, fitted_elsewhere
+from tangentlens.alignment.checks import CHECKS, against, fitted_elsewhere
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.rows import TokenRows
+from tangentlens.alignment.tangent_planes import VERDICTS
 from tangentlens.alignment.tangent_result import TangentTest
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace

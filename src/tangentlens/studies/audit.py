@@ -13,9 +13,9 @@ from jaxtyping import Int
 from torch import Tensor, nn
 
 from tangentlens.alignment.audit import Audit, audit
-from tangentlens.alignment.checks import VERDICTS
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.rows import TokenRows
+from tangentlens.alignment.tangent_planes import VERDICTS
 from tangentlens.capture.backward import gradients
 from tangentlens.capture.batch import Objective
 from tangentlens.capture.sites import Site, find_sites
