@@ -26,20 +26,20 @@ def verdict(rows, gradients):
     return in_tangent_planes(AuditData(fit, test, rank=4, dimension=None, seed=0))
 
 
-@pytest.mark.parametrize(("noise", "allowed"), [(0.0, {"normal"}), (0.003, {"normal"}), (0.01, {"normal"})])
-def test_gradients_normal_to_a_noisy_sphere_are_called_normal(noise, allowed):
+@pytest.mark.parametrize("noise", [0.0, 0.003, 0.01])
+def test_gradients_normal_to_a_noisy_sphere_are_called_normal(noise):
     """Noise adds dimensions at the scale of the nearest neighbours, and planes of too many hold the normals as well."""
     for seed in range(4):
         sphere = manifolds.sphere(2000, dimension=2, dim=64, noise=noise, seed=seed)
         found = verdict(sphere.rows, normals_of(sphere))
-        assert found.says in allowed, found
+        assert found.says == "normal", found
 
 
 def test_where_noise_hides_the_planes_normal_gradients_are_still_seen_to_avoid_their_own():
     for seed in range(4):
         sphere = manifolds.sphere(2000, dimension=2, dim=64, noise=0.02, seed=seed)
         found = verdict(sphere.rows, normals_of(sphere))
-        assert found.says in {"normal", "avoiding", "unknown"}, found
+        assert found.says == "avoiding", found
 
 
 def test_a_share_above_chance_but_far_below_that_elsewhere_is_no_sign_of_variance():

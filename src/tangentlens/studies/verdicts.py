@@ -36,7 +36,7 @@ RIGHT = {
 
 
 @dataclass(frozen=True)
-class Shape:
+class Surface:
     """A manifold to draw rows from.
 
     Attributes:
@@ -68,57 +68,57 @@ class Shape:
         return self.name == "cube"
 
 
-SHAPES = (
-    Shape("sphere", 1, 16),
-    Shape("sphere", 2, 64),
-    Shape("sphere", 6, 128),
-    Shape("torus", 2, 32),
-    Shape("torus", 5, 64),
-    Shape("swiss_roll", 2, 32),
-    Shape("cylinder", 3, 64),
-    Shape("quadratic", 3, 16),
-    Shape("quadratic", 4, 128),
-    Shape("cube", 3, 64),
+SURFACES = (
+    Surface("sphere", 1, 16),
+    Surface("sphere", 2, 64),
+    Surface("sphere", 6, 128),
+    Surface("torus", 2, 32),
+    Surface("torus", 5, 64),
+    Surface("swiss_roll", 2, 32),
+    Surface("cylinder", 3, 64),
+    Surface("quadratic", 3, 16),
+    Surface("quadratic", 4, 128),
+    Surface("cube", 3, 64),
 )
 
 
 def verdict_rates(
-    n_replicates: int = 20, shapes: Sequence[Shape] = SHAPES, noises: Sequence[float] = NOISES
+    n_replicates: int = 20, surfaces: Sequence[Surface] = SURFACES, noises: Sequence[float] = NOISES
 ) -> pl.DataFrame:
     """Return how often each verdict was given, for each manifold, noise and kind of gradients.
 
     Args:
         n_replicates: The number of draws of each cell.
-        shapes: The manifolds.
+        surfaces: The manifolds.
         noises: The standard deviations of the noise, relative to the size of the manifold.
 
     Returns:
-        One row per cell, with columns `shape`, `dimension`, `dim`, `noise`, `gradients`, a column for each verdict, and
+        One row per cell, with columns `surface`, `dimension`, `dim`, `noise`, `gradients`, a column for each verdict, and
         `right`, `not judged` and `wrong`, all of them rates.
     """
     rows = []
-    for shape in shapes:
+    for surface in surfaces:
         for noise in noises:
             said: dict[str, list[str]] = {}
             for seed in range(n_replicates):
-                for kind, verdict in _verdicts(shape.draw(noise, seed), seed).items():
+                for kind, verdict in _verdicts(surface.draw(noise, seed), seed).items():
                     said.setdefault(kind, []).append(verdict)
             for kind, verdicts in said.items():
                 rates = {verdict: verdicts.count(verdict) / n_replicates for verdict in VERDICTS}
-                right = sum(rates[verdict] for verdict in right_verdicts(kind, shape))
+                right = sum(rates[verdict] for verdict in right_verdicts(kind, surface))
                 summary = {"right": right, "not judged": rates["unknown"], "wrong": 1 - right - rates["unknown"]}
-                cell = {"shape": shape.name, "dimension": shape.dimension, "dim": shape.dim, "noise": noise}
+                cell = {"surface": surface.name, "dimension": surface.dimension, "dim": surface.dim, "noise": noise}
                 rows.append({**cell, "gradients": kind, **rates, **summary})
     return pl.DataFrame(rows)
 
 
-def right_verdicts(kind: str, shape: Shape) -> set[str]:
+def right_verdicts(kind: str, surface: Surface) -> set[str]:
     """Return which verdicts are right for gradients of a kind on a manifold."""
     right = set(RIGHT[kind])
-    if shape.flat and kind.startswith("variance"):
+    if surface.flat and kind.startswith("variance"):
         right.add("tangent")
     # A tangent gradient in one of ten tokens makes a share of a tenth.
-    if kind == "normal in 9 of 10 tokens" and shape.dimension / shape.dim > 0.1:
+    if kind == "normal in 9 of 10 tokens" and surface.dimension / surface.dim > 0.1:
         right.add("normal")
     return right
 
