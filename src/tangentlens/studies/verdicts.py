@@ -93,8 +93,8 @@ def verdict_rates(
         noises: The standard deviations of the noise, relative to the size of the manifold.
 
     Returns:
-        One row per cell, with columns `surface`, `dimension`, `dim`, `noise`, `gradients`, a column for each verdict, and
-        `right`, `not judged` and `wrong`, all of them rates.
+        One row per cell, with columns `surface`, `dimension`, `dim`, `noise`, `gradients`, and rates: one for each
+        verdict, and `right`, `not judged` and `wrong`.
     """
     rows = []
     for surface in surfaces:
