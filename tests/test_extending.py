@@ -147,7 +147,7 @@ LINES = {
         "from tangentlens.studies.toy_study import TOY",
     ),
 }
-# A check of the audit is a function in the file that registers it.
+# A check of the audit is a function, here in the file that registers it.
 TOY_CHECK = '''
 def toy_check(on: AuditData) -> Check:
     """Count the test rows."""

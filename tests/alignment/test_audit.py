@@ -3,14 +3,9 @@ import torch
 
 from tangentlens import InputError, audit, manifolds
 from tangentlens.alignment.audit_data import AuditData
-from tangentlens.alignment.checks import (
-    CHECKS,
-    against,
-    curvature_along_the_proxy,
-    in_tangent_planes,
-    own_and_swapped_charts,
-)
+from tangentlens.alignment.checks import CHECKS, against, curvature_along_the_proxy, own_and_swapped_charts
 from tangentlens.alignment.rows import TokenRows
+from tangentlens.alignment.tangent_planes import in_tangent_planes
 from tangentlens.geometry.curvature.tangents import local_tangents
 
 
@@ -59,10 +54,8 @@ def test_says_what_the_gradients_were_made_to_be(name):
         "normal": any_direction - tangent,
         "indifferent": any_direction,
     }
-    dimension = 2 if name == "swiss roll" else 3
-    given = dimension if name == "noisy sphere" else None
     for expected, gradients in made.items():
-        found = in_tangent_planes(audited(rows, gradients, length=30, dimension=given))
+        found = in_tangent_planes(audited(rows, gradients, length=30, dimension=None))
         assert found.says == expected, found
 
 
@@ -173,7 +166,7 @@ def test_charts_of_uneven_size_prefer_nothing_if_gradients_are_unrelated():
         centers = 6 * torch.randn(8, 32, generator=make, dtype=torch.float64)
         rows = centers[cluster] + torch.randn(3000, 32, generator=make, dtype=torch.float64)
         check = own_and_swapped_charts(audited(rows, unrelated(3000, 32, 1.0, seed + 100), length=30, rank=8))
-        claimed += "no significant preference" not in check.means
+        claimed += "significantly above" in check.means or "significantly below" in check.means
     assert claimed <= 2
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tangentlens import InputError, SemiNMF, Subspace
+from tangentlens import InputError, SemiNMF, Subspace, tangent_test
 from tangentlens.proxies import PROXIES
 from tangentlens.proxies.charts import charts
 from tangentlens.proxies.covariance import covariance
@@ -137,3 +137,41 @@ def test_charts_find_the_plane_of_each_branch(generator):
 def test_too_few_rows_for_charts_are_refused():
     with pytest.raises(InputError, match="at least 2 charts of 20 rows are needed, but 30 rows in 4 charts gave"):
         charts(data(30), n_charts=4, rank=5)
+
+
+def with_long_rows(factor, own=0.0, seed=0):
+    """33 of 4,096 rows lie along one direction and are `factor` times as long as the others, more or less."""
+    make = torch.Generator().manual_seed(seed)
+    spread = torch.arange(1, 65, dtype=torch.float64) ** -0.35
+    rows = torch.randn(4096, 64, generator=make, dtype=torch.float64) * spread
+    direction = torch.nn.functional.normalize(torch.randn(64, generator=make, dtype=torch.float64), dim=0)
+    lengths = factor * rows.norm(dim=1).median() * (1 + 0.1 * torch.randn(33, 1, generator=make, dtype=torch.float64))
+    chosen = torch.randperm(4096, generator=make)[:33]
+    rows[chosen] = own * rows[chosen] + lengths * direction
+    return rows.float(), direction
+
+
+@pytest.mark.parametrize("factor", [50, 200, 1000, 100_000])
+def test_dependent_centers_are_completed_by_directions_of_high_variance(factor):
+    rows, direction = with_long_rows(factor)
+    found = kmeans(rows, 16)
+    assert found.rank == 16
+    assert float(found.project(direction[None]).norm()) == pytest.approx(1, abs=1e-3), "most centers are there"
+    variances = (rows - rows.mean(dim=0)).double() @ found.basis
+    anywhere = (rows.double() @ (torch.eye(64).double() - direction[:, None] * direction)).square().mean() * 16
+    assert variances.square().mean(dim=0).sum() > anywhere, "more than random directions have"
+
+
+def test_centers_of_rows_of_low_rank_are_not_completed_by_rounding():
+    flat = torch.randn(200, 3, generator=torch.Generator().manual_seed(0)) @ torch.eye(3, 8)
+    with pytest.raises(InputError, match="must span 5 dimensions"):
+        kmeans(flat, 5)
+
+
+@pytest.mark.parametrize("factor", [200, 1000])
+def test_a_test_of_rows_among_which_some_are_massive_has_every_control(factor):
+    rows, _ = with_long_rows(factor)
+    gradients = torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
+    tested = tangent_test(rows, gradients, torch.arange(4096) // 32, rank=16, orders=(1.0,))
+    assert {"kmeans", "pca", "ica", "shuffled"} <= set(tested.variants)
+    assert tested.subspaces["kmeans"].rank == tested.subspaces[tested.proxy].rank

@@ -207,6 +207,24 @@ def test_transform_says_what_to_do():
     with pytest.raises(InputError, match="call fit"):
         SemiNMF(3).transform(data())
     with pytest.raises(InputError, match="call fit"):
+        SemiNMF(3).dominant(data())
+    with pytest.raises(InputError, match="call fit"):
         SemiNMF(3).fit(data(), init=SemiNMF(3))
     with pytest.raises(InputError, match="must have 20 features, as those that were fitted, but have 8"):
         SemiNMF(3).fit(data()).transform(data(9, 8))
+
+
+def test_a_few_very_long_rows_do_not_end_the_fit_before_the_others_are_fitted():
+    """They have nearly all energy, so an error that is small beside it says nothing of the other rows."""
+
+    def overlap(factor, seed):
+        make = torch.Generator().manual_seed(seed)
+        spread = torch.arange(1, 129, dtype=torch.float64) ** -0.35
+        rows = torch.randn(4096, 128, generator=make, dtype=torch.float64) * spread
+        rows[:33] += factor * rows.norm(dim=1).median() * normalize(rows[-1], dim=0)
+        centred = (rows - rows.mean(dim=0)).double()
+        leading = Subspace(torch.linalg.eigh(centred.T @ centred).eigenvectors[:, -16:])
+        return SemiNMF(16, seed=seed).fit(rows.float()).subspace().overlap(leading)
+
+    clean, massive = (sum(overlap(factor, seed) for seed in range(4)) / 4 for factor in (0, 200))
+    assert massive > clean - 0.025

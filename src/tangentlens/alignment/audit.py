@@ -10,9 +10,10 @@ from typing import Any
 import polars as pl
 
 from tangentlens.alignment.audit_data import AuditData, Check
-from tangentlens.alignment.checks import CHECKS, VERDICTS, against, fitted_elsewhere
+from tangentlens.alignment.checks import CHECKS, against, fitted_elsewhere
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.rows import TokenRows
+from tangentlens.alignment.tangent_planes import VERDICTS
 from tangentlens.alignment.tangent_result import TangentTest
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
@@ -41,8 +42,8 @@ class Audit:
     def says(self) -> str:
         """Return the verdict, a key of `VERDICTS`.
 
-        It is 'tangent', 'normal' or 'indifferent'; 'variance' if the tangent planes of other places take as much of the
-        gradients; 'unknown' if none of these could be shown.
+        It is 'tangent', 'normal' or 'indifferent'; 'variance' or 'avoiding' if the tangent planes of other places take
+        nearly as much of the gradients, or more; 'unknown' if none of these could be shown.
         """
         return next((check.says for check in self.checks if check.says is not None), "unknown")
 
@@ -89,7 +90,7 @@ def audit(
         gradients: Gradients of the loss with respect to those activations, `(n, d)`.
         sequences: The id of the sequence each row came from, `(n,)`.
         rank: Rank of the proxy.
-        dimension: Dimension of the tangent planes; by default the intrinsic dimension of the activations.
+        dimension: Dimension of the tangent planes; by default the intrinsic dimension of patches of the activations.
         others: Activations, gradients and sequences of the same site under other conditions, by name, to compare with:
             another step, an untrained network, shuffled labels.
         proxies: Subspaces fitted to this site under other conditions, such as at earlier steps, by name.

@@ -16,7 +16,8 @@ from tangentlens.alignment.tangent_result import TangentTest
 from tangentlens.alignment.tangent_test import proxy_test
 from tangentlens.errors import InputError
 from tangentlens.geometry.curvature.tangents import local_tangents
-from tangentlens.geometry.dimension.intrinsic import intrinsic_dimension
+from tangentlens.geometry.dimension.intrinsic import patch_dimension
+from tangentlens.geometry.neighbours import without_duplicates
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies import DEFAULT, Fit, named_proxy
 from tangentlens.proxies.principal import Principal
@@ -106,20 +107,48 @@ class AuditData:
     def anchors(self) -> Int[Tensor, "a"]:
         """Return the indices of a random sample of the test tokens whose gradient is not zero, in ascending order."""
         usable = self.test.gradients.abs().amax(dim=1).gt(0).nonzero()[:, 0]
-        most = min(N_ANCHORS, max(_PLANE_NUMBERS // (self.proxy.dim * self.plane_dimension), 64))
+        most = min(N_ANCHORS, max(_PLANE_NUMBERS // (self.fit.activations.shape[1] * self.plane_dimension), 64))
         drawn = torch.randperm(len(usable), generator=self.generator())[:most].sort().values
         return usable[drawn.to(usable.device)]
 
     @cached_property
     def plane_dimension(self) -> int:
-        """Return `dimension` or, if it is None, the intrinsic dimension of the fitted activations, rounded."""
-        return self.dimension or max(round(intrinsic_dimension(self.fit.activations).value), 1)
+        """Return `dimension` or, if it is None, the intrinsic dimension of the fitted activations, rounded.
+
+        It is that of patches: at the scale of the nearest neighbours noise adds dimensions, and a plane of too many
+        dimensions contains normals as well.
+        """
+        if self.dimension is not None:
+            return self.dimension
+        m, d = max(round(patch_dimension(self.fit.activations)), 1), self.fit.activations.shape[1]
+        if m >= d:
+            raise InputError(
+                f"tangent planes must have a lower dimension than the space, R^{d}, but the intrinsic dimension of "
+                f"these rows is {m}; pass a lower dimension"
+            )
+        return m
 
     @cached_property
     def planes(self) -> Float[Tensor, "a d m"]:
         """Return an orthonormal basis of the tangent plane at each anchor, by local PCA of the rows of `fit`."""
-        m = self.plane_dimension
-        return local_tangents(self.fit.activations, self.test.activations[self.anchors], m, k=max(4 * m, 16))
+        return self._planes(self.fit.activations, self._n_neighbours)
+
+    def half_planes(self) -> list[Float[Tensor, "a d m"]]:
+        """Return two more bases of the plane at each anchor, from the distinct rows of different halves of `fit`.
+
+        The planes have half as many neighbours, so that these are about as far away.
+        """
+        rows, _ = without_duplicates(self.fit.activations)
+        return [self._planes(half, self._n_neighbours // 2) for half in rows.split((len(rows) + 1) // 2)]
+
+    @property
+    def _n_neighbours(self) -> int:
+        """The number of rows from which a plane is estimated."""
+        return max(4 * self.plane_dimension, 16)
+
+    def _planes(self, rows: Float[Tensor, "n d"], k: int) -> Float[Tensor, "a d m"]:
+        """Return the plane at each anchor, by local PCA of the `k` nearest of the rows."""
+        return local_tangents(rows, self.test.activations[self.anchors], self.plane_dimension, k)
 
     def generator(self, number: int = 0) -> torch.Generator:
         """Return a new random generator, seeded with the audit's seed plus `number`."""

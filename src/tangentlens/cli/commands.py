@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from tangentlens.alignment.checks import VERDICTS
+from tangentlens.alignment.tangent_planes import VERDICTS
 from tangentlens.cli.console import print_table, progress_bars
 from tangentlens.cli.options import (
     Bos,

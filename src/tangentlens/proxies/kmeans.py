@@ -6,6 +6,7 @@ import torch
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.clusters import k_means
+from tangentlens.geometry.leading import leading_directions
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.principal import SPARE, Principal
 
@@ -14,7 +15,8 @@ def kmeans(x: Any, rank: int, seed: int = 0) -> Subspace:
     """Return the span of the `rank` + 1 centers of k-means, relative to the mean of the rows.
 
     The mean of the centers, weighted by their numbers of rows, is the mean of the rows. So r + 1 centers span r
-    dimensions around it.
+    dimensions around it. Centers may be dependent: if a few rows are far longer than all others, many centers lie among
+    these. Their span is then completed by the directions of highest variance outside of it.
 
     Args:
         x: Rows `(n, d)`, more than `rank`, or their `Principal`.
@@ -36,4 +38,12 @@ def kmeans(x: Any, rank: int, seed: int = 0) -> Subspace:
     used, index = label.unique(return_inverse=True)
     sums = points.new_zeros(len(used), points.shape[1]).index_add_(0, index, points)
     centers = sums / index.bincount()[:, None]
-    return Subspace.span(torch.nn.functional.normalize(centers @ directions.T, dim=1), rank=rank)
+    vectors = torch.nn.functional.normalize(centers, dim=1)
+    found = Subspace.span(vectors)
+    if found.rank < rank:
+        outside = points - found.project(points) @ found.basis.T
+        further, along = leading_directions(outside, rank - found.rank)
+        # Where rows do not vary, only rounding is left: such directions are none.
+        varies = along.square().mean(dim=0).sqrt() > torch.finfo(torch.float32).eps
+        vectors = torch.cat([found.basis.T, further.T[varies]])
+    return Subspace.span(vectors @ directions.T, rank=rank)

@@ -42,8 +42,8 @@ class SemiNMF:
         n_components: Number of concepts, k.
         center: Whether to subtract the mean first: tangent vectors are differences of rows.
         max_iter: Largest number of iterations.
-        tol: Stop when an iteration lowers the relative error by less than this fraction of it, or of 0.01 if that is
-            larger.
+        tol: Stop when an iteration lowers the relative error by less than this fraction of it, or of the error that a
+            hundredth of the energy of rows of median length would be, if that is larger.
         seed: Seed of the initial dictionary.
 
     Attributes:
@@ -92,6 +92,8 @@ class SemiNMF:
             dictionary = normalize(before @ directions, dim=1)
         codes = points.new_zeros(self.n_components, points.shape[1])
         energy = float(points.shape[1])
+        # A few very long rows have most of the energy. An error that is small beside it may be all of the other rows.
+        least = 0.01 * min(float(points.square().sum(dim=0).median()), 1.0)
         error = math.inf
         for n_iter in range(1, self.max_iter + 1):
             # Codes begin at zero, and need more steps before the first update of the dictionary.
@@ -101,7 +103,7 @@ class SemiNMF:
             # Momentum may overshoot: such an iteration is the last, and its result is discarded.
             if error <= previous:
                 codes, dictionary = _rescaled(moved, solved)
-            if previous - error <= self.tol * max(error, 0.01):
+            if previous - error <= self.tol * max(error, least):
                 break
         within = float(points.square().sum(dtype=torch.float64))
         residual = float((points - dictionary.T @ codes).square().sum(dtype=torch.float64))
@@ -152,6 +154,7 @@ class SemiNMF:
 
     def dominant(self, x: Any) -> Int[Tensor, "n"]:
         """Return the number (0 ... k - 1) of the concept that contributes most to each row of `x` `(n, d)`."""
+        self._check_fitted()
         lengths = self.components_.double().norm(dim=1)
         return (self.transform(x).double() * lengths).argmax(dim=1)
 

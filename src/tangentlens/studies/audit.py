@@ -11,9 +11,9 @@ import polars as pl
 from torch import nn
 
 from tangentlens.alignment.audit import Audit, audit
-from tangentlens.alignment.checks import VERDICTS
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.rows import TokenRows
+from tangentlens.alignment.tangent_planes import VERDICTS
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.tokens import MASK
 from tangentlens.errors import InputError
