@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 

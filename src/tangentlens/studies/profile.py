@@ -27,9 +27,10 @@ from tangentlens.report.reading import IN_BATCHES, KEY, interval_text, text_of
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
-from tangentlens.runs.vocabulary import ACTIVATION, METRICS, SD, SHAPE, derived
+from tangentlens.runs.vocabulary import ACTIVATION, METRICS, SD, SHAPE, SHAPE_BATCHES, SHAPE_MARGIN, derived
+from tangentlens.statistics.evidence import BATCHES
 from tangentlens.statistics.interval import mean_interval
-from tangentlens.statistics.shape import BATCHES, profile_shape
+from tangentlens.statistics.shape import profile_shape
 from tangentlens.studies.study import Study
 
 NAME = "profile"
@@ -217,7 +218,7 @@ class _ModelProfile:
                 yield from self._shape(about, metric, table)
 
     def _shape(self, about: Record, metric: str, table: Float[Tensor, "batches sites"]) -> Iterator[Record]:
-        """Yield the shape over the residual sites."""
+        """Yield the shape over the residual sites, its margin, and how many batches an undecided one needs."""
         at = [i for i, site in enumerate(self.sites) if site.name.startswith("resid.")]
         if len(at) < 3:
             return
@@ -232,6 +233,9 @@ class _ModelProfile:
             ci_low=shape.ci_low,
             ci_high=shape.ci_high,
         )
+        yield replace(about, metric=derived(SHAPE_MARGIN, metric), value=shape.margin)
+        if shape.batches_needed is not None:
+            yield replace(about, metric=derived(SHAPE_BATCHES, metric), value=float(shape.batches_needed))
 
 
 def _profiled(shown: tuple[str, ...]) -> list[str]:
@@ -261,14 +265,18 @@ def profile_over_depth(records: pl.DataFrame) -> Figure | None:
     plot.update_xaxes(title_text="depth (0: before the first block, 1: after the last)", row=n_rows, col=2)
     caption = (
         "Means over batches of shuffled token vectors, with 95% intervals over batches. The shape of a profile (bell, "
-        "valley, irregular, monotone, flat) is decided over the same batches."
+        "valley, irregular, monotone, flat) is decided over the same batches; undecided: neither a shape nor flatness "
+        "could be shown."
     )
     return Figure(_title(rows, records), caption, styled(plot, 260 * n_rows + 80))
 
 
 def _title(rows: pl.DataFrame, records: pl.DataFrame) -> str:
     shapes = labelled(records).filter(pl.col("metric") == derived(SHAPE, "anisotropy"))
-    kinds = dict(zip(shapes["model_label"], shapes["detail"], strict=True))
+    kinds = {
+        model: _decided(records.filter(pl.col("run") == run, pl.col("model") == name), "anisotropy", "", kind)[0]
+        for model, run, name, kind in shapes.select("model_label", "run", "model", "detail").rows()
+    }
     told = []
     for (model,), line in rows.filter(pl.col("key") == "anisotropy").group_by(["model_label"], maintain_order=True):
         values = line["value"].to_list()
@@ -294,6 +302,21 @@ def profile_tables(records: pl.DataFrame) -> Iterator[Table]:
         yield Table(f"{model}, site by site: mean ± standard deviation over batches", frame.drop("model"))
 
 
+def _decided(rows: pl.DataFrame, metric: str, variant: str, kind: str) -> tuple[str, str, str]:
+    """Return a profile's shape, the margin within which differences count as none, and how many batches would decide.
+
+    An earlier version called flat what had no significant difference, and had no margin: that is undecided.
+    """
+    margins, needed = (
+        rows.filter(metric=derived(prefix, metric), variant=variant)["value"].to_list()
+        for prefix in (SHAPE_MARGIN, SHAPE_BATCHES)
+    )
+    if not margins:
+        return "undecided" if kind == "flat" else kind, "a margin", "an earlier version tested no margin"
+    more = f"about {needed[0]:.0f} batches of this spread would decide" if needed else "more batches would not decide"
+    return kind, f"{margins[0]:.2g}", more
+
+
 def shapes(rows: pl.DataFrame) -> Iterator[str]:
     """Say what the profile of each headline measure looks like over depth, by the test over batches."""
     values = rows.with_columns(key=KEY)
@@ -302,13 +325,18 @@ def shapes(rows: pl.DataFrame) -> Iterator[str]:
         for row in rows.filter(metric=derived(SHAPE, metric), variant=variant).iter_rows(named=True):
             value = values.filter(pl.col("key") == name, pl.col("site") == row["site"])["value"][0]
             at = f"{value:#.3g} at {row['site']}"
+            kind, margin, more = _decided(rows, metric, variant, row["detail"])
             told = {
                 "bell": f"a bell, {at}, above the higher end by {interval_text(row)}",
                 "valley": f"a valley, {at}, off the lower end by {interval_text(row)}",
-                "irregular": f"irregular, {at}, off both ends by at least {interval_text(row)}, but no bell or valley",
-                "monotone": f"no bell or valley, and the last site is off the first by {interval_text(row)}",
-                "flat": f"flat, the last site is off the first by {interval_text(row)}",
-            }[row["detail"]]
+                "irregular": f"irregular, {at} stands out by {interval_text(row)}; no bell, valley or monotone profile",
+                "monotone": f"monotone, the last site is off the first by {interval_text(row)}",
+                "flat": f"flat, all differences between sites are within {margin}; the widest is {interval_text(row)}",
+                "undecided": (
+                    f"undecided, neither a shape nor that all differences between sites are within {margin} could be "
+                    f"shown; the widest difference is {interval_text(row)}, and {more}"
+                ),
+            }[kind]
             label = METRICS[name].label
             yield f"{label[0].upper()}{label[1:]} over depth: {told} (95% interval over batches)."
 
@@ -322,8 +350,9 @@ def clusters(rows: pl.DataFrame) -> Iterator[str]:
         longer = both.filter(pl.col("ci_low") > pl.col("ci_high_random")).height
         means = " and ".join(f"{both[name].sum() / both.height:#.3g}" for name in ("value", "value_random"))
         yield (
-            f"Inside clusters, the anisotropy is below that of as many random rows at {rounder} of {both.height} sites "
-            f"and above it at {longer} (means {means})."
+            f"Inside clusters, the anisotropy is significantly below that of as many random rows at {rounder} of "
+            f"{both.height} sites, significantly above it at {longer} and not significantly different from it at "
+            f"{both.height - rounder - longer} (means {means})."
         )
 
 
