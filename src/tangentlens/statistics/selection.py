@@ -30,7 +30,7 @@ def student_of_selected(level: float, degrees: int, candidates: int) -> float:
         candidates: From how many the selected one was taken.
 
     >>> round(student_of_selected(0.95, 1, 21), 1), round(student(1 - 0.05 / 21, 1), 1)
-    (37.5, 267.4)
+    (34.9, 267.4)
     """
     if candidates == 1:
         return student(level, degrees)

@@ -78,20 +78,25 @@ def profile_shape(
         )
     values, depth = values.double(), depth.double()
     if margin is None:
-        margin = MARGIN * abs(float(values.mean()))
+        margin = default_margin(values)
     if not margin >= 0:
         raise InputError(f"margin must be 0 or more, but is {margin}; give the largest difference that counts as none")
-    shape = _shape(values, depth, margin, n_batches)
+    shape = shape_of(values, depth, margin, n_batches)
     if shape.kind != "undecided":
         return shape
     return replace(shape, batches_needed=_batches_needed(values, depth, margin))
+
+
+def default_margin(values: Float[Tensor, "b s"]) -> float:
+    """Return up to where a difference counts as none unless a margin is given: 10% of the mean level."""
+    return MARGIN * abs(float(values.mean()))
 
 
 def _batches_needed(values: Float[Tensor, "b s"], depth: Float[Tensor, "s"], margin: float) -> int | None:
     """Return the least number of batches that decides, given means and spread of the batches there are."""
 
     def decides(n: int) -> bool:
-        return _shape(values, depth, margin, n).kind != "undecided"
+        return shape_of(values, depth, margin, n).kind != "undecided"
 
     too_few = enough = len(values)
     while not decides(enough):
@@ -104,8 +109,8 @@ def _batches_needed(values: Float[Tensor, "b s"], depth: Float[Tensor, "s"], mar
     return enough
 
 
-def _shape(values: Float[Tensor, "b s"], depth: Float[Tensor, "s"], margin: float, n: int) -> Shape:
-    """Return the shape as `n` batches with these means and this spread would decide it."""
+def shape_of(values: Float[Tensor, "b s"], depth: Float[Tensor, "s"], margin: float, n: int) -> Shape:
+    """Return the shape as `n` batches with these means and this spread would decide it, without `batches_needed`."""
     up, down = Evidence(values, margin, n), Evidence(-values, margin, n)
     if up.within_margin():
         return _told("flat", up, up.furthest())
@@ -113,7 +118,8 @@ def _shape(values: Float[Tensor, "b s"], depth: Float[Tensor, "s"], margin: floa
     if peak is not None and dip is not None:
         higher = peak.interval.value >= dip.interval.value
         return _told("irregular", up if higher else down, peak if higher else dip, downward=not higher)
-    for side, other, kind in ((up, down, "bell"), (down, up, "valley")):
+    sides: tuple[tuple[Evidence, Evidence, Kind], ...] = ((up, down, "bell"), (down, up, "valley"))
+    for side, other, kind in sides:
         hump = _hump(side, other, depth)
         if hump is not None:
             return _told(kind, side, hump, downward=side is down)
