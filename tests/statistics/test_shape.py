@@ -1,6 +1,8 @@
 import pytest
 import torch
+from scipy import stats
 
+from tangentlens import InputError
 from tangentlens.statistics.shape import profile_shape
 
 DEPTH = torch.linspace(0, 1, 7, dtype=torch.float64)

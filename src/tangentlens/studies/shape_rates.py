@@ -44,7 +44,7 @@ NOISES = (Noise("normal"), Noise("heavy", heavy=True), Noise("uneven", heavy=Tru
 # At this distance in depth, the correlation of the noise of two sites falls to 1/e.
 _CORRELATION = 0.2
 # Of how many replicates the number of batches that would decide is looked at; it takes ten times as long as the rest.
-_ASKED = 20
+_ASKED = 8
 
 
 def _early_peak(depth: Depth) -> Depth:
@@ -92,7 +92,7 @@ def shape_rates(
 
     Returns:
         One row per cell, with columns `profile`, `noise`, `sites`, `batches`, the rates `right`, `wrong` and
-        `undecided`, and `needed`, the median number of batches that undecided replicates (of the first 20) ask for.
+        `undecided`, and `needed`, the median number of batches that undecided replicates (of the first 8) ask for.
     """
     rows = []
     for noise in noises:
