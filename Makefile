@@ -18,6 +18,7 @@ test: $(READY) $(MODELS)  ## run every test and every documented example
 calibrate: $(READY)  ## run the long forms, mostly simulations, of tests that have a short one
 	$(BIN)/pytest -q -n auto --dist worksteal -m calibration
 	$(BIN)/python -m tangentlens.studies.calibration
+	$(BIN)/python -m tangentlens.studies.shape_rates
 
 check: $(READY)  ## lint, format, types
 	$(BIN)/ruff check .
