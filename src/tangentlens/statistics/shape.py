@@ -67,6 +67,7 @@ def profile_shape(
         depth: The depth of each site, ascending.
         margin: Up to where a difference counts as none; by default, 10% of the mean level.
 
+    >>> import torch
     >>> values = torch.tensor([[0.1, 0.5, 0.1], [0.2, 0.6, 0.1], [0.1, 0.6, 0.2]])
     >>> profile_shape(values, torch.tensor([0.0, 0.5, 1.0])).kind
     'bell'
