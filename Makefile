@@ -19,6 +19,7 @@ calibrate: $(READY)  ## run the long forms, mostly simulations, of tests that ha
 	$(BIN)/pytest -q -n auto --dist worksteal -m calibration
 	$(BIN)/python -m tangentlens.studies.calibration
 	$(BIN)/python -m tangentlens.studies.verdicts
+	$(BIN)/python -m tangentlens.studies.shape_rates
 
 check: $(READY)  ## lint, format, types
 	$(BIN)/ruff check .

@@ -33,6 +33,7 @@ UNCENTRED = "uncentred"
 
 # Prefixes of derived metrics.
 SD, SHAPE, AUDIT, ALARM = "sd", "shape", "audit", "alarm"
+SHAPE_MARGIN, SHAPE_BATCHES = "shape_margin", "shape_batches_needed"
 ANALYTIC, NULL, P_VALUE_OF = "analytic", "null", "p_value"
 
 
@@ -120,7 +121,7 @@ def known(metric: str) -> bool:
     prefix, _, name = metric.rpartition("/")
     if prefix in (AUDIT, ALARM):
         return True
-    return prefix in ("", SD, SHAPE, ANALYTIC, NULL, P_VALUE_OF) and name in _NAMES
+    return prefix in ("", SD, SHAPE, SHAPE_MARGIN, SHAPE_BATCHES, ANALYTIC, NULL, P_VALUE_OF) and name in _NAMES
 
 
 @dataclass(frozen=True)

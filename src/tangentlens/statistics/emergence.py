@@ -8,6 +8,8 @@ from dataclasses import dataclass
 class Emergence:
     """When an effect appears, and how persistent it is.
 
+    It holds at a step where its interval lies above 0. At other steps it is not shown, which is not the same as absent.
+
     Attributes:
         step: The first step from which the effect holds at every later step; None if there is none.
         held: At how many of the `later` steps it holds.

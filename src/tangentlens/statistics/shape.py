@@ -1,19 +1,24 @@
-"""The shape of a profile over depth: bell, valley, irregular, monotone or flat, judged by intervals over batches."""
+"""The shape of a profile over depth, judged by intervals over batches."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.statistics.interval import mean_interval
+from tangentlens.statistics.evidence import BATCHES, Difference, Evidence
 
-# What the intervals are over.
-BATCHES = "batches"
+Kind = Literal["bell", "valley", "irregular", "monotone", "flat", "undecided"]
+
+# Differences of up to so much of the mean level count as none, unless a margin is given.
+MARGIN = 0.1
+# Where the peak of a bell lies, as a share of the way from the first site to the last.
+_MIDDLE = (0.25, 0.75)
+# The most batches that are asked for.
+_MOST_BATCHES = 10_000
 
 
 @dataclass(frozen=True)
@@ -21,36 +26,48 @@ class Shape:
     """The shape of a profile, and how pronounced it is, with its 95% interval over batches.
 
     Attributes:
-        kind: The shape.
-        place: The site, by its position among the sites, that the numbers are about: the extreme interior site, or for
-            a monotone or flat profile the last site.
-        value: For a bell, the height of that site above the higher end. For a valley, its depth below the lower end, as
-            a negative number. For an irregular profile, one of these two. Otherwise, the last site minus the first.
+        kind: The shape; 'undecided' if neither a shape nor flatness could be shown.
+        place: The site, by its position among the sites, that the numbers are about: the peak of a bell, the bottom of
+            a valley, the most pronounced peak or dip of an irregular profile, the last site of a monotone one. If the
+            profile is flat or undecided, the later of the two sites whose difference may be largest.
+        value: The value at that site minus that at `base`.
         ci_low: The lower end of the interval.
         ci_high: The upper end of the interval.
+        base: The site that `place` is compared with: for a bell the higher end, for a valley the lower one.
+        margin: Up to where a difference counts as none.
+        batches_needed: How many batches would decide an undecided shape if means and spread stay as they are; None if
+            the shape is decided, or if 10,000 batches would not.
         ci_over: The source of variation that the interval covers.
     """
 
-    kind: Literal["bell", "valley", "irregular", "monotone", "flat"]
+    kind: Kind
     place: int
     value: float
     ci_low: float
     ci_high: float
+    base: int
+    margin: float
+    batches_needed: int | None = None
     ci_over: str = BATCHES
 
 
-def profile_shape(values: Float[Tensor, "batches sites"], depth: Float[Tensor, "sites"]) -> Shape:
+def profile_shape(
+    values: Float[Tensor, "batches sites"], depth: Float[Tensor, "sites"], margin: float | None = None
+) -> Shape:
     """Return the shape of a profile, judged by intervals over batches.
 
-    A bell has an interior site above both ends, and a quadratic fit over depth that opens downward, each significant at
-    5%; the site is corrected for having been selected. A valley is the mirror image. A profile with such a site but no
-    such quadratic is irregular. Any other profile is monotone if its ends differ significantly, and flat if they do not
-    (docs/measures/shape.md).
+    A shape has to be shown. Flat: all differences between sites lie, with their intervals, within the margin. Monotone:
+    the ends differ significantly, and reversals are excluded. Bell: a site in the middle is significantly above both
+    ends, the profile rises to it and falls after it without a reversal, and a quadratic over depth opens downward. A
+    valley is the mirror image. Irregular: a significant peak and a significant dip, or a peak that is shown to be off
+    the middle. Anything else is undecided (docs/measures/shape.md).
 
     Args:
         values: The measure in each batch at each site, `(batches, sites)`, at least 2 of both.
         depth: The depth of each site, ascending.
+        margin: Up to where a difference counts as none; by default, 10% of the mean level.
 
+    >>> import torch
     >>> values = torch.tensor([[0.1, 0.5, 0.1], [0.2, 0.6, 0.1], [0.1, 0.6, 0.2]])
     >>> profile_shape(values, torch.tensor([0.0, 0.5, 1.0])).kind
     'bell'
@@ -60,35 +77,96 @@ def profile_shape(values: Float[Tensor, "batches sites"], depth: Float[Tensor, "
         raise InputError(
             f"a shape needs at least 2 batches and 2 sites, but {n_batches} and {n_sites} came; measure more"
         )
-    values = values.double()
-    if n_sites >= 3:
-        bend = _bend(values, depth.double())
-        up, down = _beyond_both_ends(values), _beyond_both_ends(-values)
-        if up is not None and (bend < 0 or down is None):
-            return Shape("bell" if bend < 0 else "irregular", *up)
-        if down is not None:
-            place, value, low, high = down
-            return Shape("valley" if bend > 0 else "irregular", place, -value, -high, -low)
-    ends = mean_interval(values[:, -1] - values[:, 0], BATCHES)
-    kind: Literal["flat", "monotone"] = "flat" if ends.ci_low <= 0 <= ends.ci_high else "monotone"
-    return Shape(kind, n_sites - 1, ends.value, ends.ci_low, ends.ci_high)
+    values, depth = values.double(), depth.double()
+    if margin is None:
+        margin = default_margin(values)
+    if not margin >= 0:
+        raise InputError(f"margin must be 0 or more, but is {margin}; give the largest difference that counts as none")
+    shape = shape_of(values, depth, margin, n_batches)
+    if shape.kind != "undecided":
+        return shape
+    return replace(shape, batches_needed=_batches_needed(values, depth, margin))
 
 
-def _bend(values: Float[Tensor, "b s"], depth: Float[Tensor, "s"]) -> int:
-    """Return whether a quadratic fit over depth opens significantly upward (1), downward (-1), or neither (0)."""
-    powers = torch.stack([torch.ones_like(depth), depth, depth.square()], dim=1)
-    bend = mean_interval(values @ torch.linalg.pinv(powers)[2], BATCHES)
-    return int(bend.ci_low > 0) - int(bend.ci_high < 0)
+def default_margin(values: Float[Tensor, "b s"]) -> float:
+    """Return up to where a difference counts as none unless a margin is given: 10% of the mean level."""
+    return MARGIN * abs(float(values.mean()))
 
 
-def _beyond_both_ends(values: Float[Tensor, "b s"]) -> tuple[int, float, float, float] | None:
-    """Return the highest interior site and its height above the higher end with interval; None if not significant."""
-    mean = values.mean(dim=0)
-    place = 1 + int(mean[1:-1].argmax())
-    # Bonferroni's correction, because the site was selected as the highest of all interior ones.
-    level = 1 - 0.05 / (len(mean) - 2)
-    above = [mean_interval(values[:, place] - values[:, end], BATCHES, level) for end in (0, -1)]
-    if min(one.ci_low for one in above) <= 0:
+def _batches_needed(values: Float[Tensor, "b s"], depth: Float[Tensor, "s"], margin: float) -> int | None:
+    """Return the least number of batches that decides, given means and spread of the batches there are."""
+
+    def decides(n: int) -> bool:
+        return shape_of(values, depth, margin, n).kind != "undecided"
+
+    too_few = enough = len(values)
+    while not decides(enough):
+        if enough == _MOST_BATCHES:
+            return None
+        too_few, enough = enough, min(2 * enough, _MOST_BATCHES)
+    while enough - too_few > 1:
+        middle = (too_few + enough) // 2
+        too_few, enough = (too_few, middle) if decides(middle) else (middle, enough)
+    return enough
+
+
+def shape_of(values: Float[Tensor, "b s"], depth: Float[Tensor, "s"], margin: float, n: int) -> Shape:
+    """Return the shape as `n` batches with these means and this spread would decide it, without `batches_needed`."""
+    up, down = Evidence(values, margin, n), Evidence(-values, margin, n)
+    if up.within_margin():
+        return _told("flat", up, up.furthest())
+    peak, dip = up.peak(), down.peak()
+    if peak is not None and dip is not None:
+        higher = peak.interval.value >= dip.interval.value
+        return _told("irregular", up if higher else down, peak if higher else dip, downward=not higher)
+    sides: tuple[tuple[Evidence, Evidence, Kind], ...] = ((up, down, "bell"), (down, up, "valley"))
+    for side, other, kind in sides:
+        hump = _hump(side, other, depth)
+        if hump is not None:
+            return _told(kind, side, hump, downward=side is down)
+        aside = _aside(side, depth)
+        if aside is not None:
+            return _told("irregular", side, aside, downward=side is down)
+    last = values.shape[1] - 1
+    for side in (up, down):
+        ends = side.above(last, 0)
+        if ends is not None and side.rises(0, last):
+            return _told("monotone", side, ends, downward=side is down)
+    return _told("undecided", up, up.furthest())
+
+
+def _hump(side: Evidence, other: Evidence, depth: Float[Tensor, "s"]) -> Difference | None:
+    """Return the height of a bell above its higher end; None if a bell is not shown."""
+    middle = _middle(depth)
+    if not middle:
         return None
-    least = min(above, key=lambda one: one.value)
-    return place, least.value, least.ci_low, least.ci_high
+    top, last = side.highest(middle), len(depth) - 1
+    above = side.above_both(top, 0, last, len(middle))
+    single = above is not None and side.bend(depth) < 0 and side.rises(0, top) and other.rises(top, last)
+    return above if single else None
+
+
+def _aside(side: Evidence, depth: Float[Tensor, "s"]) -> Difference | None:
+    """Return the height above the higher end of a peak that is shown to be no bell's; None if there is none."""
+    last, middle = len(depth) - 1, _middle(depth)
+    if last < 2:
+        return None
+    top = side.highest(range(1, last))
+    above = side.above_both(top, 0, last, side.n_pairs)
+    off = top not in middle and (not middle or side.above(top, side.highest(middle), side.n_pairs) is not None)
+    return above if above is not None and (off or side.bend(depth) > 0) else None
+
+
+def _middle(depth: Float[Tensor, "s"]) -> list[int]:
+    """Return the sites in the middle half of the way from the first site to the last."""
+    way = (depth - depth[0]) / (depth[-1] - depth[0])
+    low, high = _MIDDLE
+    # The ends of the middle do not belong to it; rounding must not decide about them.
+    return [i for i, at in enumerate(way.tolist()) if low + 1e-6 < at < high - 1e-6]
+
+
+def _told(kind: Kind, side: Evidence, found: Difference, downward: bool = False) -> Shape:
+    """Return a shape, given what it rests on; `downward` if that was found in the negated profile."""
+    told = found.interval.times(-1) if downward else found.interval
+    low, high = sorted((told.ci_low, told.ci_high))
+    return Shape(kind, found.place, told.value, low, high, found.base, side.margin)

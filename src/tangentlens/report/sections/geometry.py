@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import polars as pl
@@ -11,6 +12,8 @@ from tangentlens.report.contents import Figure, Section
 from tangentlens.report.drawing import BLUES, bars, grid, labelled, log_axis, spaced, styled
 from tangentlens.report.reading import IN_BATCHES, KEY, Row, interval_text, last_measured
 from tangentlens.runs.vocabulary import ACTIVATION, MEAN_SITE, METRICS
+from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.words import WORDS, Relation, relation
 
 
 def geometry_over_depth(records: pl.DataFrame) -> Figure | None:
@@ -82,7 +85,15 @@ def _changes(rows: pl.DataFrame, metric: str, variant: str, site: str, what: str
     if _below(first, last) or _above(first, last):
         yield f"{what} {'rises' if _below(first, last) else 'falls'} from {_at(first)} to {_at(last)}."
     else:
-        yield f"{what} does not differ significantly between {_at(first)} and {_at(last)}."
+        yield f"{what} is {_at(last)}, {WORDS[_relation(last, first)]} {_at(first)}."
+
+
+def _relation(a: Row, b: Row) -> Relation:
+    """Return what may be said of two positive numbers, each with its own interval: the widest ratio they allow."""
+    if min(a["ci_low"], b["ci_low"]) <= 0:
+        return "undecided"
+    low, high = math.log(a["ci_low"] / b["ci_high"]), math.log(a["ci_high"] / b["ci_low"])
+    return relation(Interval(math.log(a["value"] / b["value"]), low, high))
 
 
 def _below(a: Row, b: Row) -> bool:

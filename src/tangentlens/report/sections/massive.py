@@ -11,7 +11,7 @@ from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import bars, grid, labelled, styled
 from tangentlens.report.reading import ESTIMATE, IS_PROXY, KEY, interval_text, last_measured, text_of, without_massive
 from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, ALL_TOKENS, HELD_BY_TOP, MEAN_SITE, WITHOUT_MASSIVE
-from tangentlens.statistics.shape import BATCHES
+from tangentlens.statistics.evidence import BATCHES
 
 _LINES = {ALL_ROWS: ("all rows", "#D55E00", "solid"), WITHOUT_MASSIVE: ("without massive rows", "#0072B2", "dash")}
 _PANELS = {"anisotropy": "anisotropy", "share": "energy share of the proxy"}

@@ -84,7 +84,11 @@ def share_over_depth(records: pl.DataFrame) -> Figure | None:
     chance = energy.filter(pl.col("line") == "random").select("run", "model", "site", chance="value")
     proxy = energy.filter(pl.col("line") == PROXY).join(chance, on=["run", "model", "site"])
     above = proxy.filter(pl.col("ci_low") > pl.col("chance")).height
-    title = f"At the last step the proxy's energy share is above r/d at {above} of {proxy.height} sites"
+    below = proxy.filter(pl.col("ci_high") < pl.col("chance")).height
+    title = (
+        f"At the last step the proxy's energy share is significantly above r/d at {above} of {proxy.height} sites, "
+        f"significantly below it at {below} and not significantly different from it at {proxy.height - above - below}"
+    )
     draws = "for random and normal, the range of 95% of their draws"
     return Figure(title, f"Bars: {OVER_SEQUENCES}; {draws}.", styled(plot, 560))
 
@@ -154,8 +158,8 @@ def variance(rows: pl.DataFrame) -> Iterator[str]:
     ratios = last_measured(mean_shares(rows, "log_ratio")).filter(pl.col("variant") == "pca")
     if (ratios["ci_high"] < EQUIVALENT).any():
         yield (
-            "The top-variance directions of the same activations (pca) capture as much or more. These shares alone "
-            "therefore show a preference for directions of high variance, and nothing beyond it."
+            "The top-variance directions of the same activations (pca) capture as much, within 5%, or more. These "
+            "shares alone therefore show a preference for directions of high variance, and nothing beyond it."
         )
 
 
@@ -173,9 +177,9 @@ def emerges(rows: pl.DataFrame) -> Iterator[str]:
         return
     since = emergence(ratios["step"].to_list(), ratios["ci_low"].to_list()).step
     above = (
-        "does not stay above the mean of the normal control"
+        "is not significantly above the mean of the normal control at the last step"
         if since is None
-        else f"stays above the mean of the normal control from step {since} on"
+        else f"stays significantly above the mean of the normal control from step {since} on"
     )
     counts = []
     for step in (steps[0], steps[-1]):
@@ -185,7 +189,7 @@ def emerges(rows: pl.DataFrame) -> Iterator[str]:
     yield (
         f"The energy share {above} (95% intervals over sequences, not corrected for the number of steps). "
         f"It is significantly above that of a random subspace at {counts[0]} and at {counts[1]} "
-        "(5% level, Benjamini-Hochberg over sites)."
+        "(5% level, Benjamini-Hochberg over sites); at the others this is not shown."
     )
 
 

@@ -24,9 +24,19 @@ from tangentlens.models.small import weight_hash
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
-from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, SD, SHAPE, WITHOUT_MASSIVE, derived
+from tangentlens.runs.vocabulary import (
+    ACTIVATION,
+    ALL_ROWS,
+    SD,
+    SHAPE,
+    SHAPE_BATCHES,
+    SHAPE_MARGIN,
+    WITHOUT_MASSIVE,
+    derived,
+)
+from tangentlens.statistics.evidence import BATCHES
 from tangentlens.statistics.interval import mean_interval
-from tangentlens.statistics.shape import BATCHES, profile_shape
+from tangentlens.statistics.shape import profile_shape
 from tangentlens.studies.profile.plan import NAME, Profile
 
 # Tokens of one forward pass.
@@ -240,7 +250,7 @@ class _ModelProfile:
         return repr(self.loaded.tokenizer.decode([token]))
 
     def _shape(self, about: Record, metric: str, table: Float[Tensor, "batches sites"]) -> Iterator[Record]:
-        """Yield the shape over the residual sites."""
+        """Yield the shape over the residual sites, its margin, and how many batches an undecided one needs."""
         at = [i for i, site in enumerate(self.sites) if site.name.startswith("resid.")]
         if len(at) < 3:
             return
@@ -255,3 +265,6 @@ class _ModelProfile:
             ci_low=shape.ci_low,
             ci_high=shape.ci_high,
         )
+        yield replace(about, metric=derived(SHAPE_MARGIN, metric), value=shape.margin)
+        if shape.batches_needed is not None:
+            yield replace(about, metric=derived(SHAPE_BATCHES, metric), value=float(shape.batches_needed))

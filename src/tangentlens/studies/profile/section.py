@@ -11,7 +11,17 @@ from plotly.subplots import make_subplots
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import COLOURS, bars, labelled, log_axis, models_of, styled
 from tangentlens.report.reading import IN_BATCHES, KEY, Row, interval_text, mark, text_of, without_massive
-from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, METRICS, SD, SHAPE, WITHOUT_MASSIVE, derived
+from tangentlens.runs.vocabulary import (
+    ACTIVATION,
+    ALL_ROWS,
+    METRICS,
+    SD,
+    SHAPE,
+    SHAPE_BATCHES,
+    SHAPE_MARGIN,
+    WITHOUT_MASSIVE,
+    derived,
+)
 
 # How the lines of all rows, and of rows without massive ones, are drawn.
 _DASH = {ALL_ROWS: "solid", WITHOUT_MASSIVE: "dash"}
@@ -46,7 +56,8 @@ def profile_over_depth(records: pl.DataFrame) -> Figure | None:
     plot.update_xaxes(title_text="depth (0: before the first block, 1: after the last)", row=n_rows, col=2)
     caption = (
         "Means over batches of shuffled token vectors, with 95% intervals over batches. The shape of a profile (bell, "
-        "valley, irregular, monotone, flat) is decided over the same batches."
+        "valley, irregular, monotone, flat) is decided over the same batches; undecided: neither a shape nor flatness "
+        "could be shown. A row is massive if it is more than 10 times as long as the median row."
     )
     return Figure(_title(rows, records), caption, styled(plot, 260 * n_rows + 80))
 
@@ -54,7 +65,11 @@ def profile_over_depth(records: pl.DataFrame) -> Figure | None:
 def _title(rows: pl.DataFrame, records: pl.DataFrame) -> str:
     rows = rows.filter(pl.col("rows") == ALL_ROWS)
     shapes = labelled(records).filter(pl.col("metric") == derived(SHAPE, "anisotropy"), pl.col("rows") == ALL_ROWS)
-    kinds = dict(zip(shapes["model_label"], shapes["detail"], strict=True))
+    of_all = records.filter(pl.col("rows") == ALL_ROWS)
+    kinds = {
+        model: _decided(of_all.filter(pl.col("run") == run, pl.col("model") == name), "anisotropy", "", kind)[0]
+        for model, run, name, kind in shapes.select("model_label", "run", "model", "detail").rows()
+    }
     told = []
     for (model,), line in rows.filter(pl.col("key") == "anisotropy").group_by(["model_label"], maintain_order=True):
         values = line["value"].to_list()
@@ -85,6 +100,21 @@ def _with_deviation(row: Row) -> str:
     return f"{row['value']:.3g} ±{row['sd']:.1g}{mark(row)}"
 
 
+def _decided(rows: pl.DataFrame, metric: str, variant: str, kind: str) -> tuple[str, str, str]:
+    """Return a profile's shape, the margin within which differences count as none, and how many batches would decide.
+
+    An earlier version called flat what had no significant difference, and had no margin: that is undecided.
+    """
+    margins, needed = (
+        rows.filter(metric=derived(prefix, metric), variant=variant)["value"].to_list()
+        for prefix in (SHAPE_MARGIN, SHAPE_BATCHES)
+    )
+    if not margins:
+        return "undecided" if kind == "flat" else kind, "a margin", "an earlier version tested no margin"
+    more = f"about {needed[0]:.0f} batches of this spread would decide" if needed else "more batches would not decide"
+    return kind, f"{margins[0]:.2g}", more
+
+
 def shapes(rows: pl.DataFrame) -> Iterator[str]:
     """Say what the profile of each headline measure looks like over depth, by the test over batches."""
     values = {ALL_ROWS: rows.filter(pl.col("rows") == ALL_ROWS), WITHOUT_MASSIVE: without_massive(rows)}
@@ -97,13 +127,19 @@ def shapes(rows: pl.DataFrame) -> Iterator[str]:
         for row in shape.iter_rows(named=True):
             value = values[row["rows"]].filter(name == KEY, pl.col("site") == row["site"])["value"][0]
             at = f"{value:#.3g} at {row['site']}"
+            same = rows.filter(pl.col("rows") == row["rows"])
+            kind, margin, more = _decided(same, metric, variant, row["detail"])
             told = {
                 "bell": f"a bell, {at}, above the higher end by {interval_text(row)}",
                 "valley": f"a valley, {at}, off the lower end by {interval_text(row)}",
-                "irregular": f"irregular, {at}, off both ends by at least {interval_text(row)}, but no bell or valley",
-                "monotone": f"no bell or valley, and the last site is off the first by {interval_text(row)}",
-                "flat": f"flat, the last site is off the first by {interval_text(row)}",
-            }[row["detail"]]
+                "irregular": f"irregular, {at} stands out by {interval_text(row)}; no bell, valley or monotone profile",
+                "monotone": f"monotone, the last site is off the first by {interval_text(row)}",
+                "flat": f"flat, all differences between sites are within {margin}; the widest is {interval_text(row)}",
+                "undecided": (
+                    f"undecided, neither a shape nor that all differences between sites are within {margin} could be "
+                    f"shown; the widest difference is {interval_text(row)}, and {more}"
+                ),
+            }[kind]
             label = METRICS[name].label
             which = "" if row["rows"] == ALL_ROWS else ", without massive rows"
             yield f"{label[0].upper()}{label[1:]} over depth{which}: {told} (95% interval over batches)."
@@ -119,8 +155,9 @@ def clusters(rows: pl.DataFrame) -> Iterator[str]:
         longer = both.filter(pl.col("ci_low") > pl.col("ci_high_random")).height
         means = " and ".join(f"{both[name].sum() / both.height:#.3g}" for name in ("value", "value_random"))
         yield (
-            f"Inside clusters, the anisotropy is below that of as many random rows at {rounder} of {both.height} sites "
-            f"and above it at {longer} (means {means})."
+            f"Inside clusters, the anisotropy is significantly below that of as many random rows at {rounder} of "
+            f"{both.height} sites, significantly above it at {longer} and not significantly different from it at "
+            f"{both.height - rounder - longer} (means {means})."
         )
 
 

@@ -117,17 +117,18 @@ def in_model(rows: pl.DataFrame) -> Iterator[str]:
     at = rows.filter(~_IS_MANIFOLD).filter(metric=RATIO, variant=CORPUS, alpha=1.0)
     if at.height:
         less, more = _unlike_permuted(rows.filter(variant=CORPUS, alpha=1.0), RATIO)
-        near, _ = _unlike_permuted(rows.filter(variant=CORPUS), CORRELATION)
+        near, far = _unlike_permuted(rows.filter(variant=CORPUS), CORRELATION)
         resolved = rows.filter(metric="resolved")["value"].sum()
         flat = at["value"].is_nan().sum()
         may_be_flat = f"; at {flat} all patches may be flat" if flat else ""
         yield (
             "Around types drawn with the corpus' frequencies, those frequencies hide curvature at "
-            f"{', '.join(less) or 'no site'}, reveal more of it at {', '.join(more) or 'no site'}, and do not differ "
-            f"significantly from randomly permuted frequencies at the other {at.height - len(less) - len(more) - flat} "
-            f"sites (Holm-corrected){may_be_flat}. Frequency falls with distance, which would hide curvature, at "
-            f"{len(near)} of {at.height} sites. Tangent planes stand out from noise at {resolved:.0f} sites; elsewhere "
-            "the numbers describe patches, not the curvature of a surface."
+            f"{', '.join(less) or 'no site'} and reveal more of it at {', '.join(more) or 'no site'}. They are not "
+            f"significantly different from randomly permuted frequencies at {at.height - len(less) - len(more) - flat} "
+            f"of {at.height} sites (Holm-corrected){may_be_flat}. Frequency falls significantly with distance, which "
+            f"would hide curvature, at {len(near)} of {at.height} sites and rises with it at {len(far)}; at "
+            f"{at.height - len(near) - len(far)} neither is shown. Tangent planes stand out from noise at "
+            f"{resolved:.0f} sites; elsewhere the numbers describe patches, not the curvature of a surface."
         )
 
 
