@@ -9,7 +9,7 @@ from tangentlens.report.sections.shares import share_over_depth
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
 from tangentlens.studies import SECTIONS
-from tangentlens.studies.profile import profile_over_depth
+from tangentlens.studies.profile.section import profile_over_depth
 from tangentlens.studies.visibility.plan import CORRELATION, RATIO
 
 
