@@ -46,10 +46,18 @@ class Usage:
     directions: Float[Tensor, "k d"]
     contributions: Float[Tensor, "n k"]
 
-    def active(self, n_active: int) -> tuple[Int[Tensor, "n m"], Bool[Tensor, "n m"]]:
-        """Return the directions that contribute most to each token, and which of them contribute at all."""
-        largest, index = self.contributions.topk(n_active, dim=1)
-        return index, (largest > _LEAST * largest[:, :1]) & (largest > 0)
+    def active(
+        self, tokens: Int[Tensor, "c"], n_active: Int[Tensor, "c"]
+    ) -> tuple[Int[Tensor, "c m"], Bool[Tensor, "c m"]]:
+        """Return the directions that contribute most to some of the tokens, and which of them are active.
+
+        Args:
+            tokens: The tokens.
+            n_active: How many directions may be active for each of them; the largest of these numbers is m.
+        """
+        largest, index = self.contributions[tokens].topk(int(n_active.max()), dim=1)
+        allowed = torch.arange(index.shape[1], device=index.device) < n_active[:, None]
+        return index, (largest > _LEAST * largest[:, :1]) & (largest > 0) & allowed
 
 
 def active_concepts(
@@ -161,7 +169,10 @@ def own_and_swapped(
     counts = cluster_bootstrap(torch.eye(n_groups, dtype=torch.float64), seed=seed).to(gradients.device)
     # A draw of one sequence alone has nothing to swap with.
     counts = counts[counts.gt(0).sum(dim=1) >= 2]
-    found = {name: _Sums.of(usage, gradients, chosen, groups, n_active) for name, usage in used.items()}
+    concepts = _Sums.of(used[CONCEPTS], gradients, chosen, groups, torch.full_like(chosen, n_active))
+    # Each token has as many components as its concepts span dimensions: fewer directions alone would raise a ratio.
+    components = _Sums.of(used[COMPONENTS], gradients, chosen, groups, concepts.ranks)
+    found = {CONCEPTS: concepts, COMPONENTS: components}
     shares: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
     for weighting, by_variant in enumerate(shares):
         for name, sums in found.items():
@@ -171,7 +182,7 @@ def own_and_swapped(
         n_concepts=n_concepts,
         n_active=n_active,
         dim=gradients.shape[1],
-        rank=found[CONCEPTS].rank,
+        rank=float(concepts.ranks.double().mean()),
         codes_per_token=float((used_codes > 0).sum(dim=1).double().mean()),
         n_tokens=len(chosen),
         n_sequences=n_groups,
@@ -192,14 +203,14 @@ class _Sums:
         own: sum w |P u|^2.
         gradients: sum w u u^T.
         projectors: sum w P.
-        rank: The mean rank of P over all tokens.
+        ranks: The rank of P for each token.
     """
 
     weights: Float[Tensor, "2 g"]
     own: Float[Tensor, "2 g"]
     gradients: Float[Tensor, "2 g r r"]
     projectors: Float[Tensor, "2 g r r"]
-    rank: float
+    ranks: Int[Tensor, "c"]
 
     @classmethod
     def of(
@@ -208,21 +219,21 @@ class _Sums:
         gradients: Float[Tensor, "n d"],
         chosen: Int[Tensor, "c"],
         groups: Int[Tensor, "c"],
-        n_active: int,
+        n_active: Int[Tensor, "c"],
     ) -> _Sums:
-        """Return the sums over the tokens `chosen`, which are ordered by their group."""
+        """Return the sums over the tokens `chosen`, which are ordered by their group; `n_active` is one number each."""
         basis = Subspace.span(usage.directions).basis
-        vectors, (index, contributes) = usage.directions @ basis, usage.active(n_active)
-        n_groups, r, scale = int(groups.max()) + 1, basis.shape[1], unit_scale(gradients)
+        vectors, scale = usage.directions @ basis, unit_scale(gradients)
+        n_groups, r = int(groups.max()) + 1, basis.shape[1]
         weights, own = (basis.new_zeros(2, n_groups) for _ in range(2))
         outer, projectors = (basis.new_zeros(2, n_groups, r, r) for _ in range(2))
-        dimensions = 0
-        for some, group in zip(chosen.split(_CHUNK), groups.split(_CHUNK), strict=True):
+        ranks = []
+        for some, group, most in zip(*(x.split(_CHUNK) for x in (chosen, groups, n_active)), strict=True):
             rows = gradients[some].double() / scale
             lengths = rows.norm(dim=1)
             units = rows @ basis / lengths[:, None]
-            planes = _planes(vectors, index[some], contributes[some])
-            dimensions += round(float(planes.square().sum()))
+            planes = _planes(vectors, *usage.active(some, most))
+            ranks.append(planes.square().sum(dim=(1, 2)).round().long())
             inside = torch.einsum("cmr,cr->cm", planes, units).square().sum(dim=1)
             here = slice(int(group[0]), int(group[-1]) + 1)
             local, n_local = group - group[0], here.stop - here.start
@@ -232,8 +243,8 @@ class _Sums:
                 own[number].index_add_(0, group, root.square() * inside)
                 outer[number, here] += group_products(units * root[:, None], local, n_local)
                 spans = (planes * root[:, None, None]).flatten(0, 1)
-                projectors[number, here] += group_products(spans, local.repeat_interleave(n_active), n_local)
-        return cls(weights, own, outer, projectors, dimensions / len(chosen))
+                projectors[number, here] += group_products(spans, local.repeat_interleave(planes.shape[1]), n_local)
+        return cls(weights, own, outer, projectors, torch.cat(ranks))
 
     def shares(
         self, weighting: int, counts: Float[Tensor, "draws g"]
