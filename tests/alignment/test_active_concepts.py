@@ -202,6 +202,16 @@ def test_same_seed_same_numbers_and_the_table_has_them_all():
     assert set(a.table["ci_over"]) == {"sequences"}
 
 
+def test_nothing_to_compare_is_not_called_equal():
+    used, gradients, sequences = small()
+    outside = torch.cat([torch.zeros(12, 8), torch.ones(12, 1)], dim=1).double()
+    inside = {name: Usage(torch.eye(9).double()[:6], usage.contributions) for name, usage in used.items()}
+    unused = used | {"concepts": Usage(used["concepts"].directions, torch.zeros(12, 6).double())}
+    for usage, rows in ((inside, outside), (unused, gradients)):
+        with pytest.raises(InputError, match="gradients must lie in the active concepts of other tokens"):
+            own_and_swapped(usage, rows, sequences, n_active=3)
+
+
 @pytest.mark.parametrize(
     ("change", "says"),
     [

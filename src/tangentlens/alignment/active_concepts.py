@@ -177,6 +177,12 @@ def own_and_swapped(
     for weighting, by_variant in enumerate(shares):
         for name, sums in found.items():
             by_variant[name], by_variant[SWAPPED[name]] = sums.shares(weighting, counts)
+            # A share is known to about this; below it, own / swapped would be a ratio of rounding errors.
+            if float(by_variant[SWAPPED[name]][0]) < 1e-12:
+                raise InputError(
+                    f"gradients must lie in the active {name} of other tokens at least in part, or there is nothing to "
+                    "compare with, but they do not; choose a lower sparsity or more concepts"
+                )
     used_codes = used[CONCEPTS].contributions[chosen]
     return ActiveConcepts(
         n_concepts=n_concepts,
