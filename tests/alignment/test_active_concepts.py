@@ -5,7 +5,10 @@ import torch
 from torch.nn.functional import normalize
 
 from tangentlens import InputError, active_concepts
+from tangentlens.alignment.active_check import active_concepts_of, own_and_swapped_concepts
 from tangentlens.alignment.active_concepts import Usage, own_and_swapped, usages
+from tangentlens.alignment.audit_data import AuditData
+from tangentlens.alignment.rows import TokenRows
 from tangentlens.proxies.principal import Principal
 
 K, D, LENGTH = 12, 32, 20
@@ -234,3 +237,23 @@ def test_bad_input_says_what_to_do(change, says):
     with pytest.raises(InputError) as error:
         active_concepts(**(given | {"n_active": 3} | change))
     assert says in str(error.value)
+
+
+def test_the_audits_check_tells_its_gradients_from_permuted_ones_and_from_those_of_other_conditions():
+    rows, codes, concepts, sequences, make = planted()
+    gradients = (codes * normal(make, *codes.shape)) @ concepts
+    given = TokenRows.of(rows, gradients, sequences)
+    on = AuditData(*given.halves(), rank=4, dimension=None, seed=0)
+    check = own_and_swapped_concepts(on)
+    assert check.estimates["log_ratio"].ci_low > math.log(1.5)
+    assert check.estimates["token log_ratio"].ci_low > math.log(1.5)
+    for name in ("log_ratio", "token log_ratio"):
+        permuted = check.estimates[f"{name} of permuted gradients"]
+        assert abs(permuted.value) < 0.1
+        assert permuted.ci_low < 0.02
+        assert permuted.ci_high > -0.02
+    assert "concepts of its own token is significantly above that in those of other tokens" in check.means
+    noise = active_concepts_of(on, "noise", TokenRows.of(rows, normal(make, *rows.shape), sequences))
+    assert noise.name == "active concepts of noise"
+    assert abs(noise.estimates["token log_ratio"].value) < 0.1
+    assert noise.estimates.keys() < check.estimates.keys()
