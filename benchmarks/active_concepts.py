@@ -20,6 +20,7 @@ from tangentlens.studies.audit import AuditPlan, _of_model, _rows, _sites
 CONCEPTS, ACTIVE, SPARSITIES = (16, 32, 64), (2, 4, 8), (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 # The settings in which all nulls are measured, and each other one is varied.
 K, M = 32, 4
+SEEDS = range(5)
 # What is measured: a number of concepts, the numbers of active ones, a penalty.
 PLAIN = [(K, ACTIVE, 0.0)]
 GRID = [
@@ -44,6 +45,8 @@ def main() -> None:
                 null = TokenRows.of(here.activations, here.gradients[permuted], here.sequences)
                 show(null, [(K, (M,), 0.0)], "permuted gradients")
             show(here, grid, name)
+            if name == "trained":
+                over_seeds(here)
 
 
 def without_massive(rows: TokenRows) -> tuple[TokenRows, int]:
@@ -63,6 +66,26 @@ def show(rows: TokenRows, grid: list[tuple[int, tuple[int, ...], float]], name: 
             f"advantage {ratios[2].exp()} | token: {by_token[0].exp()} {by_token[1].exp()} {by_token[2].exp()}",
             flush=True,
         )
+
+
+def over_seeds(rows: TokenRows) -> None:
+    """Other concepts fit as well, so that one seed's gain from a penalty says little."""
+    fit, test = rows.halves()
+    principal = Principal.of(fit.activations)
+    for sparsity, m in (*((0.0, m) for m in (2, 3, 4)), *((sparsity, M) for sparsity in SPARSITIES[2:-1])):
+        fits = [usages(principal, test.activations, K, sparsity, seed) for seed in SEEDS]
+        found = [own_and_swapped(used, test.gradients, test.sequences, m) for used in fits]
+        ranks = [one.rank for one in found]
+        print(
+            f"  {len(SEEDS)} seeds            k {K}  m {m} sparsity {sparsity:<5} rank {sum(ranks) / len(ranks):.2f} | "
+            f"mean [lowest, highest] of concepts: energy {spread([one.log_ratio().exp().value for one in found])} "
+            f"token {spread([one.token_log_ratio().exp().value for one in found])}",
+            flush=True,
+        )
+
+
+def spread(values: list[float]) -> str:
+    return f"{sum(values) / len(values):.2f} [{min(values):.2f}, {max(values):.2f}]"
 
 
 def measured(rows: TokenRows, grid: list[tuple[int, tuple[int, ...], float]]) -> Iterator[tuple[float, ActiveConcepts]]:
