@@ -225,7 +225,10 @@ def test_nothing_to_compare_is_not_called_equal():
         ({"sparsity": -1.0}, "sparsity must be a number from 0 on"),
         ({"sparsity": 99.0}, "at least one concept must be used, but none is with sparsity=99.0"),
         ({"activations": torch.ones(160, D)}, "rows must differ"),
-        ({"gradients": torch.zeros(160, D)}, "the gradients of at least 4 test sequences must not be zero, but those"),
+        (
+            {"gradients": torch.zeros(160, D)},
+            "the gradients of at least 4 test sequences must not be zero, but only those of 0",
+        ),
         ({"gradients": torch.full((160, D), float("nan"))}, "NaN or Inf"),
         ({"sequences": torch.arange(160) // 40}, "the gradients of at least 4 test sequences"),
         ({"sequences": torch.arange(160) // 80}, "at least 4 sequences are needed"),

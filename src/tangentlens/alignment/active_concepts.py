@@ -155,16 +155,7 @@ def own_and_swapped(
             f"n_active must be between 1 and {n_concepts - 1}, below the number of concepts, but is {n_active}; all "
             "concepts together are those of every token"
         )
-    # Ordered by sequence, so that a chunk of tokens belongs to few of them.
-    chosen = gradients.abs().amax(dim=1).gt(0).nonzero()[:, 0]
-    n_sequences = len(sequences[chosen].unique())
-    if n_sequences < _LEAST_SEQUENCES:
-        raise InputError(
-            f"the gradients of at least {_LEAST_SEQUENCES} test sequences must not be zero, but those of {n_sequences} "
-            "are not; check that this site is in the loss, or pass more sequences"
-        )
-    chosen = chosen[sequences[chosen].argsort(stable=True)]
-    groups = sequence_groups(sequences[chosen], _MOST_GROUPS)
+    chosen, groups = _with_gradient(gradients, sequences)
     n_groups = int(groups.max()) + 1
     counts = cluster_bootstrap(torch.eye(n_groups, dtype=torch.float64), seed=seed).to(gradients.device)
     # A draw of one sequence alone has nothing to swap with.
@@ -172,10 +163,9 @@ def own_and_swapped(
     concepts = _Sums.of(used[CONCEPTS], gradients, chosen, groups, torch.full_like(chosen, n_active))
     # Each token has as many components as its concepts span dimensions: fewer directions alone would raise a ratio.
     components = _Sums.of(used[COMPONENTS], gradients, chosen, groups, concepts.ranks)
-    found = {CONCEPTS: concepts, COMPONENTS: components}
     shares: tuple[dict[str, Tensor], dict[str, Tensor]] = ({}, {})
     for weighting, by_variant in enumerate(shares):
-        for name, sums in found.items():
+        for name, sums in ((CONCEPTS, concepts), (COMPONENTS, components)):
             by_variant[name], by_variant[SWAPPED[name]] = sums.shares(weighting, counts)
             # A share is known to about this; below it, own / swapped would be a ratio of rounding errors.
             if float(by_variant[SWAPPED[name]][0]) < 1e-12:
@@ -183,18 +173,32 @@ def own_and_swapped(
                     f"gradients must lie in the active {name} of other tokens at least in part, or there is nothing to "
                     "compare with, but they do not; choose a lower sparsity or more concepts"
                 )
-    used_codes = used[CONCEPTS].contributions[chosen]
     return ActiveConcepts(
         n_concepts=n_concepts,
         n_active=n_active,
         dim=gradients.shape[1],
         rank=float(concepts.ranks.double().mean()),
-        codes_per_token=float((used_codes > 0).sum(dim=1).double().mean()),
+        codes_per_token=float((used[CONCEPTS].contributions[chosen] > 0).sum(dim=1).double().mean()),
         n_tokens=len(chosen),
         n_sequences=n_groups,
         shares=shares[0],
         token_shares=shares[1],
     )
+
+
+def _with_gradient(
+    gradients: Float[Tensor, "n d"], sequences: Int[Tensor, "n"]
+) -> tuple[Int[Tensor, "c"], Int[Tensor, "c"]]:
+    """Return the tokens whose gradient is not zero and their groups of sequences, in the order of the groups."""
+    chosen = gradients.abs().amax(dim=1).gt(0).nonzero()[:, 0]
+    n_sequences = len(sequences[chosen].unique())
+    if n_sequences < _LEAST_SEQUENCES:
+        raise InputError(
+            f"the gradients of at least {_LEAST_SEQUENCES} test sequences must not be zero, but only those of "
+            f"{n_sequences} are not; check that this site is in the loss, or pass more sequences"
+        )
+    chosen = chosen[sequences[chosen].argsort(stable=True)]
+    return chosen, sequence_groups(sequences[chosen], _MOST_GROUPS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,8 +268,8 @@ class _Sums:
             weighting: 0 for weights by energy, 1 for equal ones.
             counts: How often each group is in each draw.
         """
-        weights = self.weights[weighting] / self.weights[weighting].sum()
         total = self.weights[weighting].sum()
+        weights = self.weights[weighting] / total
         own = counts @ (self.own[weighting] / total) / (counts @ weights)
         # What the gradients of one group (row) have inside the directions of another (column).
         taken = (self.gradients[weighting].flatten(1) / total) @ (self.projectors[weighting].flatten(1) / total).T
