@@ -1,5 +1,7 @@
 """See how a language model's representation space takes shape while it learns."""
 
+from tangentlens.alignment.active_concepts import active_concepts
+from tangentlens.alignment.active_result import ActiveConcepts
 from tangentlens.alignment.audit import Audit, audit
 from tangentlens.alignment.chance import Chance, chance
 from tangentlens.alignment.frequency import FrequencyBins
@@ -37,6 +39,7 @@ from tangentlens.statistics.corrections import benjamini_hochberg, holm
 from tangentlens.statistics.interval import Interval
 
 __all__ = [
+    "ActiveConcepts",
     "Alarm",
     "Audit",
     "Chance",
@@ -55,6 +58,7 @@ __all__ = [
     "Subspace",
     "TangentTest",
     "TokenCounts",
+    "active_concepts",
     "alpha_req",
     "anisotropy",
     "audit",

@@ -72,7 +72,7 @@ def test_every_check_is_done_and_its_numbers_say_what_they_are_over():
     gradients = torch.einsum("nij,nj->ni", projector, noise(rows))
     sequences = torch.arange(3000) // 30
     found = audit(rows, gradients, sequences, rank=4, others={"noise": (rows, noise(rows), sequences)})
-    assert [check.name for check in found.checks] == [*CHECKS, "against noise"]
+    assert [check.name for check in found.checks] == [*CHECKS, "against noise", "active concepts of noise"]
     assert not [check.name for check in found.checks if check.found.startswith("not done")]
     assert set(found.table["ci_over"]) == {"sequences", "seeds", "resampled sequences", "anchors"}
     assert (found.table["ci_low"] <= found.table["value"] + 1e-9).all()

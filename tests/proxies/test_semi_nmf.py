@@ -228,3 +228,74 @@ def test_a_few_very_long_rows_do_not_end_the_fit_before_the_others_are_fitted():
 
     clean, massive = (sum(overlap(factor, seed) for seed in range(4)) / 4 for factor in (0, 200))
     assert massive > clean - 0.025
+
+
+def objective(fit, x):
+    """What a fit under a penalty minimises, written out: concepts of length 1, rows of rms length 1."""
+    scale = (x - fit.mean_).square().sum(dim=1).mean().sqrt()
+    lengths = fit.components_.norm(dim=1)
+    rest = (x - fit.mean_ - fit.codes_ @ fit.components_) / scale
+    return float(rest.square().sum() / 2 + fit.sparsity * (fit.codes_ * lengths / scale).sum()) / len(x)
+
+
+@pytest.mark.parametrize("sparsity", [0.02, 0.2])
+def test_under_a_penalty_the_objective_never_rises_over_sweeps(sparsity):
+    fits = [SemiNMF(6, max_iter=sweeps, tol=0, sparsity=sparsity).fit(data()) for sweeps in (1, 2, 3, 4, 6, 9, 14)]
+    objectives = [objective(fit, data()) for fit in fits]
+    assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(objectives))
+    assert objectives[-1] < objectives[0]
+    # The error alone is another objective, and a fit without penalty does better in it and worse in this one.
+    plain = SemiNMF(6, max_iter=14, tol=0).fit(data())
+    plain.sparsity = sparsity
+    assert plain.error_ < fits[-1].error_
+    assert objective(plain, data()) > objectives[-1]
+
+
+def test_codes_get_sparser_and_the_error_grows_with_the_penalty():
+    x, _ = planted(16, n=1000, on=0.15)
+    fits = [SemiNMF(16, sparsity=sparsity).fit(x) for sparsity in (0.0, 0.01, 0.03, 0.1, 0.3)]
+    for codes in ([fit.codes_ for fit in fits], [fit.transform(x) for fit in fits]):
+        used = [float((of > 0).double().mean()) for of in codes]
+        assert all(later < earlier for earlier, later in itertools.pairwise(used))
+    assert all(later.error_ > earlier.error_ for earlier, later in itertools.pairwise(fits))
+
+
+def test_no_penalty_is_the_fit_as_it_always_was():
+    """Numbers of the first version, before there was a penalty that stays."""
+    fit = SemiNMF(6, sparsity=0.0).fit(data())
+    assert fit.n_iter_ == 8
+    assert fit.error_ == pytest.approx(0.39316939170720816, rel=1e-9)
+
+
+@pytest.mark.parametrize(("scale", "copies"), [(1e-9, 1), (1e6, 1), (1.0, 3)])
+def test_a_penalty_means_the_same_for_any_scale_and_number_of_rows(scale, copies):
+    x = planted(6, n=500)[0]
+    many = torch.cat([x] * copies) * scale
+    once, again = SemiNMF(6, sparsity=0.1, tol=1e-6).fit(x), SemiNMF(6, sparsity=0.1, tol=1e-6).fit(many)
+    assert again.error_ == pytest.approx(once.error_, rel=0.01 if copies == 1 else 0.1)
+    used = [float((fit.transform(rows) > 0).double().mean()) for fit, rows in ((once, x), (again, many))]
+    assert used[1] == pytest.approx(used[0], rel=0.02 if copies == 1 else 0.1)
+
+
+def test_transform_under_a_penalty_is_the_lasso_without_negative_codes():
+    """As coordinate descent solves it, one code after the other."""
+    x = data(60, 8)
+    fit = SemiNMF(4, sparsity=0.1).fit(x)
+    lengths = fit.components_.norm(dim=1)
+    unit, points = fit.components_ / lengths[:, None], (x - fit.mean_) / fit.scale_
+    assert fit.scale_ == pytest.approx(float((x - fit.mean_).square().sum(dim=1).mean().sqrt()))
+    codes = torch.zeros(60, 4, dtype=x.dtype)
+    for _ in range(500):
+        for k in range(4):
+            rest = points - codes @ unit + codes[:, k : k + 1] * unit[k]
+            codes[:, k] = (rest @ unit[k] - 0.1).clamp_min(0)
+    np.testing.assert_allclose(fit.transform(x) * lengths / fit.scale_, codes, atol=1e-3)
+
+
+def test_a_penalty_that_nothing_can_pay_leaves_no_concept_and_one_below_zero_is_refused():
+    assert not SemiNMF(3, sparsity=50.0).fit(data()).components_.any()
+    with pytest.raises(InputError, match="the vectors must span 1 dimensions"):
+        SemiNMF(3, sparsity=50.0).fit(data()).subspace()
+    for sparsity in (-0.1, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="sparsity must be a number from 0 on"):
+            SemiNMF(3, sparsity=sparsity).fit(data())

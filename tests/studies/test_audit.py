@@ -12,7 +12,7 @@ from tangentlens.models.small import weight_hash
 from tangentlens.report.page import write_report
 from tangentlens.runs.records import KEY
 from tangentlens.studies import SECTIONS
-from tangentlens.studies.audit import AuditPlan, run_audit
+from tangentlens.studies.audit import NULLS, AuditPlan, run_audit
 from tangentlens.studies.demo import run_demo
 from tiny import TINY, save_tiny, tiny_batch, tiny_model
 
@@ -48,7 +48,8 @@ def test_a_study_is_audited_beside_its_nulls_and_its_earlier_proxies(whole):
     assert set(pages) == {"decoder at resid.1", "encoder at resid.1"}
     for page in pages.values():
         names = [check["name"] for check in page["checks"]]
-        assert names[-3:] == ["against untrained", "against shuffled labels", "fitted elsewhere"]
+        of_nulls = [f"{what} {null}" for null in NULLS for what in ("against", "active concepts of")]
+        assert names[-5:] == [*of_nulls, "fitted elsewhere"]
         told = next(check["found"] for check in page["checks"] if check["name"] == "fitted elsewhere")
         assert all(f"step {step} 0." in told for step in TINY.schedule())
     records = whole.records

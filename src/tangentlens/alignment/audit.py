@@ -9,6 +9,7 @@ from typing import Any
 
 import polars as pl
 
+from tangentlens.alignment.active_check import active_concepts_of
 from tangentlens.alignment.audit_data import AuditData, Check
 from tangentlens.alignment.checks import CHECKS, against, fitted_elsewhere
 from tangentlens.alignment.frequency import FrequencyBins
@@ -123,7 +124,9 @@ def audit(
     _ = on.proxy, on.totals
     checks = [_attempted(name, partial(check, on)) for name, check in CHECKS.items()]
     for name, rows in (others or {}).items():
-        checks.append(_attempted(f"against {name}", partial(against, on, name, TokenRows.of(*rows))))
+        theirs = TokenRows.of(*rows)
+        checks.append(_attempted(f"against {name}", partial(against, on, name, theirs)))
+        checks.append(_attempted(f"active concepts of {name}", partial(active_concepts_of, on, name, theirs)))
     if proxies:
         checks.append(_attempted("fitted elsewhere", partial(fitted_elsewhere, on, proxies)))
     return Audit(tuple(checks), _tangent_test(on), on.proxy.rank, dim, len(fit.sequences) + len(test.sequences))

@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from tangentlens.alignment.active_check import own_and_swapped_concepts
 from tangentlens.alignment.audit_data import AuditData, Check
 from tangentlens.alignment.chart_test import chart_test
 from tangentlens.alignment.rows import TokenRows
@@ -299,6 +300,7 @@ CHECKS: dict[str, Callable[[AuditData], Check]] = {
     "proxy and tangents": proxy_and_tangents,
     "curvature": curvature_along_the_proxy,
     "charts": own_and_swapped_charts,
+    "active concepts": own_and_swapped_concepts,
     "controls": against_controls,
     "stability": stability,
     "rank": rank_sweep,

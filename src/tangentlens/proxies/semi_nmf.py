@@ -25,6 +25,8 @@ _START_ATTEMPTS, _START_CONCEPTS = 4, 16
 # Gradient steps of the codes per update of the dictionary: for the initial dictionary, in the first iteration, in which
 # codes begin at zero, and in later iterations.
 _START_STEPS, _FIRST_STEPS, _STEPS = 6, 30, 16
+# Sweeps over the concepts, one at a time, per update of the dictionary under a penalty that stays.
+_UNIT_SWEEPS = 5
 # Codes of new rows: the largest number of rounds, and the steps in each; momentum restarts with each round.
 _TRANSFORM_ROUNDS, _TRANSFORM_STEPS = 40, 50
 
@@ -35,8 +37,8 @@ class SemiNMF:
     The rows are first reduced to their leading `k + 16` principal directions. Many dictionaries fit equally well, so
     the initial one decides between them. It starts from extreme rows, and alternating steps under a fading penalty on
     the codes then favour the dictionary with the sparsest codes. From there codes (by a few gradient steps) and
-    dictionary (exactly) are updated in turn, without penalty, until the error converges; it never increases
-    (docs/measures/alignment.md).
+    dictionary (exactly) are updated in turn, without penalty unless `sparsity` is given, until the objective converges;
+    it never increases (docs/measures/alignment.md).
 
     Args:
         n_components: Number of concepts, k.
@@ -45,11 +47,15 @@ class SemiNMF:
         tol: Stop when an iteration lowers the relative error by less than this fraction of it, or of the error that a
             hundredth of the energy of rows of median length would be, if that is larger.
         seed: Seed of the initial dictionary.
+        sparsity: Weight of a penalty on the codes that stays, 0 for none. With concepts of length 1 and rows of root
+            mean square length 1, the fit minimises |X - mean - Z D|^2 / 2 + sparsity * sum(Z): a concept is used only
+            where it explains more than `sparsity` times the typical length of a row.
 
     Attributes:
         components_: The dictionary D, `(k, d)`; its rows are the concepts.
         codes_: The codes Z of the fitted rows, `(n, k)`, none below 0.
         mean_: The mean that was subtracted, `(d,)`; 0 if not centred.
+        scale_: The root mean square length of X - mean.
         error_: The relative error |X - mean - Z D|^2 / |X - mean|^2.
         n_iter_: Number of iterations done.
 
@@ -62,17 +68,25 @@ class SemiNMF:
     components_: Float[Tensor, "k d"]
     codes_: Float[Tensor, "n k"]
     mean_: Float[Tensor, "d"]
+    scale_: float
     error_: float
     n_iter_: int
 
     def __init__(
-        self, n_components: int, center: bool = True, max_iter: int = 200, tol: float = 4e-3, seed: int = 0
+        self,
+        n_components: int,
+        center: bool = True,
+        max_iter: int = 200,
+        tol: float = 4e-3,
+        seed: int = 0,
+        sparsity: float = 0.0,
     ) -> None:
         self.n_components = n_components
         self.center = center
         self.max_iter = max_iter
         self.tol = tol
         self.seed = seed
+        self.sparsity = sparsity
 
     def fit(self, x: Any, init: SemiNMF | None = None) -> SemiNMF:
         """Fit the dictionary and the codes to rows, and return this object.
@@ -86,7 +100,7 @@ class SemiNMF:
         directions, coordinates = principal.leading(self.n_components + SPARE)
         points = coordinates.T.contiguous()
         if init is None:
-            dictionary = _sparse_start(points, self.n_components, self.center, self.seed)
+            dictionary = _sparse_start(points, self.n_components, self.center, self.seed, self.sparsity)
         else:
             before = init.components_.to(directions) / unit_scale(init.components_)
             dictionary = normalize(before @ directions, dim=1)
@@ -94,22 +108,30 @@ class SemiNMF:
         energy = float(points.shape[1])
         # A few very long rows have most of the energy. An error that is small beside it may be all of the other rows.
         least = 0.01 * min(float(points.square().sum(dim=0).median()), 1.0)
-        error = math.inf
+        objective = math.inf
         for n_iter in range(1, self.max_iter + 1):
             # Codes begin at zero, and need more steps before the first update of the dictionary.
-            moved = _improved_codes(codes, points, dictionary, _STEPS if n_iter > 1 else _FIRST_STEPS)
-            solved, explained = _best_dictionary(moved, points)
-            previous, error = error, 1 - explained / energy
+            moved = _improved_codes(codes, points, dictionary, _STEPS if n_iter > 1 else _FIRST_STEPS, self.sparsity)
+            if self.sparsity:
+                solved, explained = _best_unit_dictionary(moved, points, dictionary)
+                explained -= 2 * self.sparsity * float(moved.sum(dtype=torch.float64))
+            else:
+                solved, explained = _best_dictionary(moved, points)
+            # Without penalty, this is the relative error.
+            previous, objective = objective, 1 - explained / energy
             # Momentum may overshoot: such an iteration is the last, and its result is discarded.
-            if error <= previous:
+            if objective <= previous:
                 codes, dictionary = _rescaled(moved, solved)
-            if previous - error <= self.tol * max(error, least):
+            if previous - objective <= self.tol * max(objective, least):
                 break
+        if self.sparsity:
+            dictionary[codes.sum(dim=1) == 0] = 0
         within = float(points.square().sum(dtype=torch.float64))
         residual = float((points - dictionary.T @ codes).square().sum(dtype=torch.float64))
         self.components_ = (dictionary @ directions.T) * principal.scale
         self.codes_ = codes.T.contiguous()
         self.mean_ = principal.mean.to(principal.rows)
+        self.scale_ = principal.scale
         self.error_ = (residual + max(energy - within, 0.0)) / energy
         self.n_iter_ = n_iter
         return self
@@ -123,6 +145,10 @@ class SemiNMF:
             )
         if self.max_iter < 1:
             raise InputError(f"max_iter must be at least 1, but is {self.max_iter}")
+        if not 0 <= self.sparsity < math.inf:
+            raise InputError(
+                f"sparsity must be a number from 0 on, but is {self.sparsity}; 0 is no penalty, and 0.1 a strong one"
+            )
         if init is not None:
             init._check_fitted()
         if init is not None and tuple(init.components_.shape) != (k, shape[1]):
@@ -146,8 +172,9 @@ class SemiNMF:
         lengths = (self.components_ / scale).norm(dim=1)
         dictionary = normalize(self.components_ / scale, dim=1)
         codes = points.new_zeros(len(dictionary), points.shape[1])
+        penalty = self.sparsity * self.scale_ / scale
         for _ in range(_TRANSFORM_ROUNDS):
-            before, codes = codes, _improved_codes(codes, points, dictionary, _TRANSFORM_STEPS)
+            before, codes = codes, _improved_codes(codes, points, dictionary, _TRANSFORM_STEPS, penalty)
             if float((codes - before).norm()) <= 1e-5 * float(codes.norm()):
                 break
         return (codes.T / lengths.clamp_min(torch.finfo(lengths.dtype).tiny)).contiguous()
@@ -181,7 +208,9 @@ def semi_nmf(x: Any, rank: int, seed: int = 0) -> Subspace:
     return SemiNMF(rank, seed=seed).fit(x).subspace()
 
 
-def _sparse_start(points: Float[Tensor, "m n"], k: int, center: bool, seed: int) -> Float[Tensor, "k m"]:
+def _sparse_start(
+    points: Float[Tensor, "m n"], k: int, center: bool, seed: int, sparsity: float
+) -> Float[Tensor, "k m"]:
     """Return an initial dictionary: the best of several attempts if concepts are few, which makes attempts cheap."""
     make = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(points.shape[1], generator=make)[:_START_ROWS]
@@ -189,17 +218,21 @@ def _sparse_start(points: Float[Tensor, "m n"], k: int, center: bool, seed: int)
     attempts = []
     for _ in range(min(max(_START_CONCEPTS // k, 1), _START_ATTEMPTS)):
         dictionary = normalize(_extreme_points(points, k, center, make), dim=1)
-        attempts.append(_sparse_attempt(some, dictionary))
+        attempts.append(_sparse_attempt(some, dictionary, sparsity))
     return min(attempts, key=lambda attempt: attempt[1])[0]
 
 
 def _sparse_attempt(
-    points: Float[Tensor, "m n"], dictionary: Float[Tensor, "k m"]
+    points: Float[Tensor, "m n"], dictionary: Float[Tensor, "k m"], sparsity: float
 ) -> tuple[Float[Tensor, "k m"], float]:
-    """Return a dictionary fitted under a fading penalty on the codes, and the penalised objective at the end."""
+    """Return a dictionary fitted under a fading penalty on the codes, and the penalised objective at the end.
+
+    The penalty fades no further than to `sparsity`, with which the fit continues.
+    """
+    first, last = max(_PENALTY_FIRST, sparsity), max(_PENALTY_LAST, sparsity)
     codes = points.new_zeros(len(dictionary), points.shape[1])
     for turn in range(_START_TURNS):
-        penalty = _PENALTY_FIRST * (_PENALTY_LAST / _PENALTY_FIRST) ** (turn / (_START_TURNS - 1))
+        penalty = first * (last / first) ** (turn / (_START_TURNS - 1))
         codes = _improved_codes(codes, points, dictionary, _START_STEPS, penalty)
         codes, dictionary = _rescaled(codes, _best_dictionary(codes, points)[0])
         unused = dictionary.square().sum(dim=1) == 0
@@ -208,7 +241,7 @@ def _sparse_attempt(
             errors = (points - dictionary.T @ codes).square().sum(dim=0)
             dictionary[unused] = normalize(points[:, errors.topk(int(unused.sum())).indices].T, dim=1)
     error = (points - dictionary.T @ codes).square().sum()
-    return dictionary, float(error / 2 + _PENALTY_LAST * codes.sum())
+    return dictionary, float(error / 2 + last * codes.sum())
 
 
 def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, make: torch.Generator) -> Float[Tensor, "k m"]:
@@ -261,6 +294,23 @@ def _best_dictionary(codes: Float[Tensor, "k n"], points: Float[Tensor, "m n"]) 
     gram.diagonal().add_(1e-10 * gram.trace() / len(gram) + torch.finfo(torch.float64).tiny)
     dictionary = torch.linalg.solve(gram, fits)
     return dictionary.to(points), float((dictionary * fits).sum())
+
+
+def _best_unit_dictionary(
+    codes: Float[Tensor, "k n"], points: Float[Tensor, "m n"], dictionary: Float[Tensor, "k m"]
+) -> tuple[Float[Tensor, "k m"], float]:
+    """Return a better dictionary of concepts of length 1 and the energy it explains; unused concepts stay as they are.
+
+    Under a penalty on the codes, free lengths would be no gain: codes would have to grow with them. Each concept in
+    turn becomes the best one of length 1 given all others, so that the error never rises.
+    """
+    gram, fits, dictionary = (codes @ codes.T).double(), (codes @ points.T).double(), dictionary.double()
+    for _ in range(_UNIT_SWEEPS):
+        for k in gram.diagonal().nonzero()[:, 0].tolist():
+            rest = fits[k] - gram[k] @ dictionary + gram[k, k] * dictionary[k]
+            dictionary[k] = normalize(rest, dim=0) if rest.any() else dictionary[k]
+    explained = 2 * (dictionary * fits).sum() - ((gram @ dictionary) * dictionary).sum()
+    return dictionary.to(points), float(explained)
 
 
 def _rescaled(
