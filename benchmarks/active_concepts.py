@@ -13,9 +13,11 @@ from tangentlens import InputError
 from tangentlens.alignment.active_concepts import own_and_swapped, usages
 from tangentlens.alignment.active_result import ActiveConcepts
 from tangentlens.alignment.rows import TokenRows
+from tangentlens.capture.sites import find_sites
 from tangentlens.proxies.principal import Principal
 from tangentlens.runs.progress import unwatched
-from tangentlens.studies.audit import AuditPlan, _of_model, _rows, _sites
+from tangentlens.studies.subjects import Backward, model_subject, subject_rows
+from tangentlens.studies.tangent import TestPlan
 
 CONCEPTS, ACTIVE, SPARSITIES = (16, 32, 64), (2, 4, 8), (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 # The settings in which all nulls are measured, and each other one is varied.
@@ -31,15 +33,15 @@ GRID = [
 
 def main() -> None:
     target, text, steps = (*sys.argv[1:], *("", "0")[len(sys.argv) - 2 :])
-    plan = AuditPlan(target, text=text or None, sites=("resid",), fit_head=int(steps))
-    (subject,) = _of_model(plan, unwatched)
-    sites = _sites(subject.model, plan.sites)
+    plan = TestPlan(target, text=text or None, fit_head=int(steps))
+    subject = model_subject(target, Backward.of(plan), unwatched)
+    sites = find_sites(subject.model, plan.sites)
     for name, grid in (("trained", GRID), ("untrained", PLAIN), ("shuffled labels", PLAIN)):
-        rows, loss = _rows(subject, name, sites, plan.seed)
+        rows, loss = subject_rows(subject, name, sites, plan.seed)
         print(f"\n{name}: loss {loss:.2f}")
         for site in sites:
-            here, left_out = without_massive(rows[site.name])
-            print(f"{site.name}: {len(here.sequences)} rows, {left_out} left out", flush=True)
+            here = rows[site.name].without_massive()
+            print(f"{site.name}: {len(here.sequences)} rows of {len(rows[site.name].sequences)}", flush=True)
             if name == "trained":
                 permuted = torch.randperm(len(here.sequences), generator=torch.Generator().manual_seed(0))
                 null = TokenRows.of(here.activations, here.gradients[permuted], here.sequences)
@@ -47,12 +49,6 @@ def main() -> None:
             show(here, grid, name)
             if name == "trained":
                 over_seeds(here)
-
-
-def without_massive(rows: TokenRows) -> tuple[TokenRows, int]:
-    norms = rows.activations.norm(dim=1)
-    keep = norms <= 10 * norms.median()
-    return rows[keep], int((~keep).sum())
 
 
 def show(rows: TokenRows, grid: list[tuple[int, tuple[int, ...], float]], name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tangentlens.alignment.active_concepts import own_and_swapped, usages
+from tangentlens.alignment.active_concepts import own_and_swapped, usages, usual_numbers
 from tangentlens.alignment.active_result import COMPONENTS, ActiveConcepts
 from tangentlens.alignment.audit_data import AuditData, Check
 from tangentlens.alignment.rows import TokenRows
@@ -12,16 +12,13 @@ from tangentlens.proxies.principal import Principal
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.words import WORDS, relation
 
-# The number of concepts, at most half the width; and of how many concepts one is active.
-N_CONCEPTS, ONE_ACTIVE_OF = 32, 8
-
 
 def own_and_swapped_concepts(on: AuditData) -> Check:
     """Compare the share of a gradient in the concepts of its own token with that in those of other tokens.
 
     As a null, the comparison is repeated with the gradients randomly permuted over tokens.
     """
-    n_concepts, n_active = _settings(on.fit)
+    n_concepts, n_active = usual_numbers(on.fit)
     used = usages(on.principal, on.test.activations, n_concepts, seed=on.seed)
     permutation = torch.randperm(len(on.test.sequences), generator=on.generator()).to(on.test.sequences.device)
     real, null = (
@@ -51,7 +48,7 @@ def active_concepts_of(on: AuditData, name: str, rows: TokenRows) -> Check:
         rows: The rows of the site under these conditions.
     """
     fit, test = rows.halves()
-    n_concepts, n_active = _settings(fit)
+    n_concepts, n_active = usual_numbers(fit)
     used = usages(Principal.of(fit.activations), test.activations, n_concepts, seed=on.seed)
     theirs = own_and_swapped(used, test.gradients, test.sequences, n_active, on.seed)
     return Check(
@@ -61,12 +58,6 @@ def active_concepts_of(on: AuditData, name: str, rows: TokenRows) -> Check:
         f"{WORDS[relation(theirs.token_log_ratio())]} that in those of other tokens",
         _log_ratios(theirs),
     )
-
-
-def _settings(fit: TokenRows) -> tuple[int, int]:
-    """Return the number of concepts and of active ones."""
-    n_concepts = min(N_CONCEPTS, fit.activations.shape[1] // 2, len(fit.sequences))
-    return n_concepts, max(n_concepts // ONE_ACTIVE_OF, 1)
 
 
 def _log_ratios(result: ActiveConcepts) -> dict[str, Interval]:

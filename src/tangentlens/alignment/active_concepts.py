@@ -21,6 +21,8 @@ from tangentlens.proxies.semi_nmf import SemiNMF
 from tangentlens.statistics.bootstrap import cluster_bootstrap
 from tangentlens.statistics.groups import sequence_groups
 
+# The usual number of concepts, and of how many of them one is active.
+N_CONCEPTS, ONE_ACTIVE_OF = 32, 8
 # A direction that contributes less than this, relative to the token's largest contribution, is not active.
 _LEAST = 1e-3
 # Concepts count as dependent if an eigenvalue of the Gram matrix of their unit vectors is below this. Two concepts are
@@ -98,6 +100,12 @@ def active_concepts(
     fit, test = TokenRows.of(activations, gradients, sequences).halves()
     used = usages(Principal.of(fit.activations), test.activations, n_concepts, sparsity, seed)
     return own_and_swapped(used, test.gradients, test.sequences, n_active, seed)
+
+
+def usual_numbers(fit: TokenRows) -> tuple[int, int]:
+    """Return the usual number of concepts for rows to fit to, at most half the width, and that of active ones."""
+    n_concepts = min(N_CONCEPTS, fit.activations.shape[1] // 2, len(fit.sequences))
+    return n_concepts, max(n_concepts // ONE_ACTIVE_OF, 1)
 
 
 def usages(

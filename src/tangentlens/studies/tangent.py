@@ -7,7 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from tangentlens.alignment.active_concepts import own_and_swapped, usages, usual_numbers
 from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.rows import TokenRows
 from tangentlens.alignment.share import ORDERS
 from tangentlens.alignment.tangent_test import CONTROLS
 from tangentlens.capture.sites import Site, find_sites
@@ -17,14 +19,18 @@ from tangentlens.lens.records import mean_records, site_records
 from tangentlens.models.load import check_device
 from tangentlens.models.small import weight_hash
 from tangentlens.proxies import DEFAULT, named_proxy
+from tangentlens.proxies.principal import Principal
+from tangentlens.runs.active_records import active_records
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
-from tangentlens.runs.vocabulary import LOSS, MEAN_SITE
+from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, MEAN_SITE, WITHOUT_MASSIVE
 from tangentlens.studies.study import Study
 from tangentlens.studies.subjects import NULLS, Backward, Subject, model_subject, subject_rows
 
 NAME = "test"
+# The penalty on the codes of sparse concepts, which sharpened the contrast most (docs/measures/active-concepts.md).
+SPARSITY = 0.1
 # Activations and gradients that are held at once, in bytes. Sites that do not fit have passes of their own.
 _HELD = 4 * 2**30
 
@@ -102,15 +108,34 @@ def _tested(
         if not measured:
             yield replace(about, quantity=LOSS, metric=LOSS, value=loss)
         for site in some:
-            here = replace(about, site=site.name, depth=site.depth)
+            here, captured = replace(about, site=site.name, depth=site.depth), rows.pop(site.name)
             try:
-                measured.append(measure_site(rows.pop(site.name), None, fitting))
+                measured.append(measure_site(captured, None, fitting))
                 yield from site_records(here, measured[-1])
+                yield from _active(here, captured, measured[-1].without_massive is not None, plan.seed)
             except InputError as error:
                 yield here.unmeasured(str(error))
             watch(Progress(name, sites.index(site) + 1, len(sites), site.name))
     if len(measured) == len(sites):
         yield from mean_records(replace(about, site=MEAN_SITE), measured)
+
+
+def _active(about: Record, rows: TokenRows, massive: bool, seed: int) -> Iterator[Record]:
+    """Yield the test of active concepts with dense and with sparse codes, of all rows and without massive ones."""
+    readings = {ALL_ROWS: rows} | ({WITHOUT_MASSIVE: rows.without_massive()} if massive else {})
+    for which, read in readings.items():
+        fit, test = read.halves()
+        principal = Principal.of(fit.activations)
+        n_concepts, n_active = usual_numbers(fit)
+        for kind, sparsity in (("", 0.0), ("sparse", SPARSITY)):
+            here = replace(about, rows=which)
+            try:
+                used = usages(principal, test.activations, n_concepts, sparsity, seed)
+                result = own_and_swapped(used, test.gradients, test.sequences, n_active, seed)
+            except InputError as error:
+                yield replace(here, quantity=GRADIENT, variant=kind or "concepts").unmeasured(str(error))
+            else:
+                yield from active_records(here, result, kind)
 
 
 def _that_fit(sites: Sequence[Site], subject: Subject) -> Iterator[Sequence[Site]]:

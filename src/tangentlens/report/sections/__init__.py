@@ -1,9 +1,10 @@
 """What a report says about any run, one file per subject. A new subject is a file and a line in `SECTIONS`."""
 
+from tangentlens.report.sections.active import ACTIVE
 from tangentlens.report.sections.frequency import FREQUENCY
 from tangentlens.report.sections.geometry import GEOMETRY
 from tangentlens.report.sections.massive import MASSIVE
 from tangentlens.report.sections.shares import SHARES
 from tangentlens.report.sections.training import TRAINING
 
-SECTIONS = (SHARES, FREQUENCY, GEOMETRY, MASSIVE, TRAINING)
+SECTIONS = (SHARES, ACTIVE, FREQUENCY, GEOMETRY, MASSIVE, TRAINING)
