@@ -33,8 +33,8 @@ def main() -> None:
     print("                        / floor   / fit on the half that it fits   / fit on all")
     for name, time in (
         ("fit on the half", part),
-        ("lens's four controls", cheap),
-        ("all eight controls", all_controls),
+        ("lens's five controls", cheap),
+        ("all nine controls", all_controls),
     ):
         print(f"{name:<23} {time / floor:<9.1f} {time / part:<30.1f} {time / whole:.1f}")
     moment = gradients.T @ gradients

@@ -4,6 +4,7 @@ import torch
 from tangentlens import InputError, share
 from tangentlens.alignment.chart_test import chart_test
 from tangentlens.proxies.charts import charts
+from tangentlens.statistics.groups import sequence_groups
 
 
 def made(seed=0, n=1600, d=16):
@@ -15,17 +16,23 @@ def made(seed=0, n=1600, d=16):
     return rows, gradients, torch.arange(n) // 20
 
 
+def naive_order_2(gradients, plane, groups):
+    moments = [gradients[groups == group].T @ gradients[groups == group] for group in groups.unique()]
+    between = sum(one @ other for one in moments for other in moments if one is not other)
+    return float((plane.basis.T @ between @ plane.basis).trace() / between.trace())
+
+
 def test_own_and_swapped_are_means_over_charts_and_over_the_other_planes():
     rows, gradients, sequences = made()
     found = charts(rows[:800], n_charts=4, rank=3)
     test = chart_test(found, found.assign(rows[800:]), gradients[800:], sequences[800:])
     chart = found.assign(rows[800:])
-    for order in (1.0, 2.0):
+    for order, taken_share in ((1.0, share), (2.0, naive_order_2)):
         own, swapped = [], []
         for number in found.planes:
-            taken = {
-                other: share(gradients[800:][chart == number], plane, order) for other, plane in found.planes.items()
-            }
+            mine = gradients[800:][chart == number]
+            here = (order,) if order == 1.0 else (sequence_groups(sequences[800:], 16)[chart == number],)
+            taken = {other: taken_share(mine, plane, *here) for other, plane in found.planes.items()}
             own.append(taken.pop(number))
             swapped.append(sum(taken.values()) / len(taken))
         assert test.share("own", order).value == pytest.approx(sum(own) / len(own), rel=1e-6)
@@ -39,5 +46,7 @@ def test_gradients_of_one_chart_alone_are_refused():
     rows, gradients, sequences = made()
     found = charts(rows[:800], n_charts=4, rank=3)
     gradients[800:][found.assign(rows[800:]) != next(iter(found.planes))] = 0
-    with pytest.raises(InputError, match="at least 2 charts must not be zero, but 1 of"):
+    with pytest.raises(
+        InputError, match="at least 2 charts must not be zero in 3 groups of sequences, but those of 1 of"
+    ):
         chart_test(found, found.assign(rows[800:]), gradients[800:], sequences[800:])

@@ -8,8 +8,9 @@ from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.tangent_result import Cell, average
 from tangentlens.alignment.tangent_test import N_DRAWS
 from tangentlens.proxies.covariance import covariance
+from tangentlens.statistics.emergence import emergence
 from tangentlens.statistics.interval import Interval
-from tangentlens.statistics.words import compare
+from tangentlens.statistics.words import compare, relation
 
 
 def planted(where, n_sequences=40, length=20, d=24, r=4, seed=0):
@@ -51,7 +52,7 @@ def test_shares_are_those_of_the_second_half_in_the_subspace_of_the_first():
     test = tangent_test(activations, gradients, sequences, rank=4)
     held_out = gradients[sequences >= 20]
     for variant in ("semi_nmf", "pca"):
-        for order in (1.0, 2.0):
+        for order in (1.0, math.inf):
             expected = share(held_out, test.subspaces[variant], order)
             assert test.share(variant, order).value == pytest.approx(expected, rel=1e-5)
 
@@ -72,7 +73,7 @@ def test_every_row_of_the_table_says_what_its_interval_is_over():
     tokens = torch.randint(0, 50, (800,), generator=make)
     targets = tokens.roll(-1).index_fill(0, torch.arange(0, 800, 7), -100)
     table = tangent_test(activations, gradients, sequences, tokens, targets, rank=4).table
-    over = {"random": "control draws", "normal": "control draws"}
+    over = {"random": "control draws", "normal": "control draws", "permuted": "control draws"}
     for row in table.filter(metric="share").iter_rows(named=True):
         assert row["ci_over"] == over.get(row["variant"], "sequences")
     assert set(table.filter(metric="token_share")["ci_over"]) == {"sequences"}
@@ -134,7 +135,7 @@ def test_bad_input_says_what_to_do():
     with pytest.raises(InputError, match="must not be zero"):
         tangent_test(activations, torch.zeros_like(gradients), sequences, rank=4)
     with pytest.raises(
-        InputError, match="among normal, random, semi_nmf, pca, covariance, tail, kmeans, ica, shuffled, but magic came"
+        InputError, match="among normal, random, permuted, semi_nmf, pca, covariance, tail, kmeans, ica, shuffled, but"
     ):
         tangent_test(activations, gradients, sequences, rank=4, controls=["magic"])
 
@@ -173,7 +174,7 @@ def test_every_order_is_that_of_the_plain_share():
     activations, gradients, sequences = planted("tangent", d=80)
     test = tangent_test(activations, gradients, sequences, rank=4)
     held_out = gradients[sequences >= 20]
-    for order in (1.0, 2.0, math.inf):
+    for order in (1.0, math.inf):
         for variant in ("pca", "kmeans", "shuffled"):
             expected = share(held_out, test.subspaces[variant], order)
             assert test.share(variant, order).value == pytest.approx(expected, rel=1e-5, abs=1e-9)
@@ -183,7 +184,7 @@ def test_chance_beside_the_proxy_is_chance_within_its_complement():
     activations, gradients, sequences = planted("tangent")
     test = tangent_test(activations, gradients, sequences, rank=4)
     held_out, proxy = gradients[sequences >= 20], test.subspaces["semi_nmf"]
-    for order in (1.0, 2.0, math.inf):
+    for order in (1.0, math.inf):
         for control, within in (("random", None), ("normal", proxy.complement())):
             expected = chance(held_out, 4, order, within)
             found = test.chances[Cell(control, order, "all")]
@@ -223,3 +224,83 @@ def test_shares_do_not_depend_on_the_scale_of_gradients(scale):
     plain = tangent_test(activations, gradients.double(), sequences, rank=4).table
     scaled = tangent_test(activations, gradients.double() * scale, sequences, rank=4).table
     assert scaled["value"].to_list() == pytest.approx(plain["value"].to_list())
+
+
+def test_only_tokens_with_a_gradient_are_counted():
+    activations, gradients, sequences = planted("tangent")
+    tokens = torch.arange(800) % 2
+    gradients[torch.arange(800) % 20 > 2] = 0
+    test = tangent_test(activations, gradients, sequences, tokens, rank=4, controls=["pca"])
+    assert test.n_tokens["all"] == int((gradients[400:].abs().amax(dim=1) > 0).sum()) == 60
+    assert test.n_tokens["input.0"] + test.n_tokens["input.3"] <= 60
+    assert set(test.table.filter(freq_bin="all")["n"]) == {60}
+
+
+def test_effective_numbers_are_those_of_the_energies():
+    activations, gradients, sequences = planted("tangent")
+    gradients[sequences == 25] *= 10
+    test = tangent_test(activations, gradients, sequences, rank=4, controls=["pca"])
+    energy = gradients[400:].double().square().sum(dim=1)
+    by_sequence = torch.stack([energy[sequences[400:] == s].sum() for s in range(20, 40)])
+    for found, weights in ((test.effective_tokens, energy), (test.effective_sequences, by_sequence)):
+        assert found["all"] == pytest.approx(float(weights.sum() ** 2 / weights.square().sum()), rel=1e-5)
+    assert test.table["effective_sequences"][0] == test.effective_sequences["all"]
+
+
+def test_energy_in_one_sequence_gives_no_interval_and_no_claim():
+    activations, gradients, sequences = planted("tangent")
+    gradients[sequences == 25] *= 30
+    test = tangent_test(activations, gradients, sequences, rank=4)
+    assert test.effective_sequences["all"] < 1.2
+    for order in (1.0, 2.0, math.inf):
+        assert math.isnan(test.share(order=order).ci_low)
+        for control in test.variants[1:]:
+            assert relation(test.log_ratio(control, order)) == "undecided"
+    shares, _, by_token = test.verdict().partition("Token by token")
+    assert shares.startswith("Shares have no interval: 1.0 effective sequences hold the energy.")
+    assert "significantly above" not in shares.replace("not significantly above", "")
+    assert "(no interval) times normal (not significantly different)" in shares
+    # Every token has the same weight in the token share, whose intervals stay.
+    assert "significantly above" in by_token
+    assert test.table.filter(metric="share", variant="pca")["ci_low"].is_null().all()
+    assert math.isnan(average([test, test]).log_ratio("normal").ci_low)
+    assert emergence([0, 1], [test.log_ratio("normal").ci_low, 0.1]).step == 1
+
+
+def test_what_the_top_tokens_hold_agrees_with_naive_sums():
+    activations, gradients, sequences = planted("tangent")
+    gradients *= torch.randn(800, 1, generator=torch.Generator().manual_seed(2)).exp()
+    test = tangent_test(activations, gradients, sequences, rank=4, controls=["pca"])
+    held_out, basis = gradients[400:].double(), test.subspaces["semi_nmf"].basis
+    moment = held_out.T @ held_out
+    leader = torch.linalg.eigh(moment).eigenvectors[:, -1]
+    contributions = {
+        1.0: (held_out @ basis).square().sum(dim=1),
+        2.0: torch.einsum("nd,de,er,nr->n", held_out, moment, basis, held_out @ basis),
+        math.inf: (held_out @ leader).square(),
+    }
+    for order, parts in contributions.items():
+        largest = parts.clamp_min(0).sort(descending=True).values
+        assert test.held_by_top[order] == pytest.approx(float(largest[:4].sum() / largest.sum()), rel=1e-4)
+    # The numerators, too: contributions add up to those of the shares.
+    assert float(contributions[1.0].sum() / moment.trace()) == pytest.approx(test.share().value, rel=1e-5)
+    plug_in = float(contributions[2.0].sum() / moment.square().sum())
+    assert plug_in == pytest.approx(share(held_out, test.subspaces["semi_nmf"], 2.0), rel=1e-5)
+
+
+def test_a_few_loud_tokens_are_named():
+    """32 of 4,096 tokens have rows 100 times as long, and gradients that hold most of the energy, along one axis."""
+    make = torch.Generator().manual_seed(0)
+    activations, gradients = torch.randn(2, 4096, 32, generator=make)
+    sink = torch.arange(32) * 128
+    activations[sink, 5] *= 100
+    gradients[sink, 5] = 300 * gradients[sink, 5].sign()
+    test = tangent_test(activations, gradients, torch.arange(4096) // 128, rank=4, controls=["random"])
+    # Each of the 16 test sequences has one sink: they are reliable over sequences, and decided by 1% of the tokens.
+    assert test.effective_tokens["all"] == pytest.approx(17.5, abs=0.5)
+    assert test.effective_sequences["all"] > 15
+    assert all(held > 0.9 for held in test.held_by_top.values())
+    assert repr(test).count("Warning: 1% of the tokens hold ") == 3
+    calm = tangent_test(activations, torch.randn(4096, 32, generator=make), torch.arange(4096) // 128, rank=4)
+    assert max(calm.held_by_top.values()) < 0.1
+    assert "Warning" not in repr(calm)

@@ -295,7 +295,8 @@ def test_the_mean_site_is_the_mean_of_the_sites(tmp_path):
         sites = rows.filter(pl.col("site") != "mean").group_by(key).agg(pl.col("value").mean().alias("expected"))
         means = rows.filter(site="mean").join(sites, on=key)
         assert means.height == sites.height
-        assert means["value"].to_list() == pytest.approx(means["expected"].to_list())
+        # At order 2, the share of a small bin may not be estimable.
+        assert means["value"].to_list() == pytest.approx(means["expected"].to_list(), nan_ok=True)
 
 
 def captured_steps(model, site, steps):
@@ -339,7 +340,7 @@ def test_records_are_what_the_measures_give_on_the_captured_rows(step, tmp_path)
     expected = test.table.sort(key)
     assert shares.select(key).equals(expected.select(key))
     for column in ("value", "ci_low", "ci_high"):
-        assert shares[column].to_list() == pytest.approx(expected[column].to_list())
+        assert shares[column].to_list() == pytest.approx(expected[column].to_list(), nan_ok=True)
     assert shares["ci_over"].to_list() == expected["ci_over"].to_list()
 
     def value(metric, **about):
@@ -448,7 +449,9 @@ def test_at_most_so_many_tokens_are_measured_and_the_sample_stands_for_all(tmp_p
         )
         counts.append(found["n"].item())
         shares.append(found.row(0, named=True))
-    assert counts == [64 * 12, 300]
+    # Of 12 tokens in a sequence, the last one has no target, and so no gradient.
+    assert counts[0] == 64 * 11
+    assert 250 < counts[1] < 300
     assert shares[1]["value"] == pytest.approx(shares[0]["value"], rel=0.15)
 
 

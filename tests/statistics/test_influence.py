@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tangentlens.errors import InputError
-from tangentlens.statistics.influence import DECIDES, TOP, held_by_top
+from tangentlens.statistics.influence import DECIDES, TOP, effective_number, held_by_top
 
 
 def test_equal_contributions_hold_their_own_fraction():
@@ -38,3 +38,10 @@ def test_a_fraction_is_above_0_and_at_most_1():
     for fraction in (0.0, -0.1, 1.5, math.nan):
         with pytest.raises(InputError, match="fraction must be above 0"):
             held_by_top(torch.ones(5), fraction)
+
+
+def test_the_effective_number_of_equal_weights_is_their_number_at_any_scale():
+    for scale in (1e-200, 1.0, 1e200):
+        assert effective_number(scale * torch.ones(7, dtype=torch.float64)) == pytest.approx(7)
+    assert effective_number(torch.tensor([9.0, 3.0, 0.0])) == pytest.approx(144 / 90)
+    assert math.isnan(effective_number(torch.zeros(3)))

@@ -67,9 +67,9 @@ def test_groups_that_hold_none_of_the_rows_are_not_counted(generator):
     x = torch.randn(60, 6, generator=generator, dtype=torch.float64)
     few, many = (group_products(x, torch.arange(60) // 20 * step, 3 * step) for step in (1, 5))
     energy = lambda c: c[:2, :2].trace() / c.trace()  # noqa: E731
-    present = many.diagonal(dim1=1, dim2=2).sum(dim=1) > 0
-    expected = share_jackknife(replicate(energy, leave_one_out(few)))
-    found = share_jackknife(replicate(energy, leave_one_out(many)), present)
+    held = many.diagonal(dim1=1, dim2=2).sum(dim=1)
+    expected = share_jackknife(replicate(energy, leave_one_out(few)), held[held > 0])
+    found = share_jackknife(replicate(energy, leave_one_out(many)), held)
     assert (found.ci_low, found.ci_high) == pytest.approx((expected.ci_low, expected.ci_high))
 
 
@@ -103,3 +103,27 @@ def test_the_jackknife_sees_a_bias_that_falls_with_the_number_of_groups(generato
         assert (found.ci_low + found.ci_high) / 2 <= float(unbiased) + 1e-9 or found.ci_high == found.value
         covered += found.ci_low <= 0 <= found.ci_high
     assert covered > 180
+
+
+def test_students_law_has_as_many_degrees_as_there_are_groups_in_effect():
+    replicates = torch.tensor([0.5, 0.51, 0.48, 0.53, 0.47], dtype=torch.float64)
+    alike = jackknife(replicates)
+    same = jackknife(replicates, torch.ones(4))
+    assert (same.ci_low, same.ci_high) == pytest.approx((alike.ci_low, alike.ci_high))
+    uneven, effective = jackknife(replicates, torch.tensor([4.0, 2.0, 1.0, 1.0])), 64 / 22
+    stretch = stats.t.ppf(0.975, effective - 1) / stats.t.ppf(0.975, 3)
+    assert uneven.ci_high - uneven.ci_low == pytest.approx(stretch * (alike.ci_high - alike.ci_low))
+    # Two sets of rows are compared: the one with fewer groups in effect decides.
+    assert jackknife(replicates, torch.ones(4), torch.tensor([4.0, 2.0, 1.0, 1.0])) == uneven
+
+
+def test_there_is_no_interval_over_less_than_two_groups_in_effect_or_without_an_estimate():
+    replicates = torch.tensor([0.5, 0.51, 0.48, 0.53], dtype=torch.float64)
+    for found in (
+        jackknife(replicates, torch.tensor([9.0, 1.0, 1.0])),
+        jackknife(replicates.index_fill(0, torch.tensor([2]), float("nan"))),
+    ):
+        assert found.value == 0.5
+        assert np.isnan([found.ci_low, found.ci_high]).all()
+    outside = share_jackknife(torch.tensor([-0.01, 0.02, 0.01, -0.03]))
+    assert np.isnan([outside.value, outside.ci_low, outside.ci_high]).all()

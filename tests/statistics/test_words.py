@@ -28,3 +28,10 @@ def test_a_random_control_is_judged_by_its_p_value_as_well():
     assert "significantly above, p = 0.001" in compare("random", ratio, 0.001)
     assert "not significantly above a single draw, p = 0.3" in compare("random", ratio, 0.3)
     assert "p =" not in compare("random", Interval(-0.7, -0.8, -0.6), 0.9)
+
+
+def test_without_an_interval_nothing_is_claimed():
+    words = compare("random", Interval(0.7, math.nan, math.nan), 0.001)
+    assert words == "2.01 (no interval) times random (not significantly different)"
+    assert repr(Interval(math.nan, math.nan, math.nan)) == "not estimable"
+    assert Interval(0.7, math.nan, math.nan).columns()["ci_low"] is None

@@ -36,7 +36,8 @@ class Chance:
         """Return the probability that a random subspace takes at least `share`."""
         if self._is_flat():
             return 1.0 if share <= self.mean * (1 + 1e-6) else 0.0
-        return float(special.betaincc(*self._shape(), min(share / self.total, 1.0)))
+        # An unbiased estimate of a share near 0 or 1 can lie outside of them.
+        return float(special.betaincc(*self._shape(), min(max(share / self.total, 0.0), 1.0)))
 
     def interval(self) -> Interval:
         """Return the mean, with the interval that contains the central 95% of random subspaces."""
@@ -87,15 +88,13 @@ def chance(gradients: Any, rank: int, order: float = 1, within: Subspace | None 
     return _of_random(rank, len(matrix), float(matrix.trace()), float(matrix.square().sum()))
 
 
-def chance_beside(moment: Float[Tensor, "d d"], q: Subspace, order: float) -> tuple[Chance, Chance]:
+def chance_beside(matrix: Float[Tensor, "d d"], q: Subspace) -> tuple[Chance, Chance]:
     """Return chance for subspaces of the rank of `q`: anywhere (`random`), and orthogonal to `q` (`normal`).
 
     Args:
-        moment: The second moment of the gradients.
+        matrix: The symmetric matrix M of trace 1 of which shares are taken: `spectral_power`, or `GroupMoments.power`.
         q: The proxy.
-        order: The order of the share, as in `share`.
     """
-    matrix = spectral_power(moment, order)
     square = float(matrix.square().sum())
     # With M restricted to the complement of Q: tr M - tr Q'MQ, and tr M^2 - 2 tr Q'M^2 Q + tr (Q'MQ)^2.
     image = matrix @ q.basis

@@ -9,13 +9,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tangentlens.alignment.share import BINNED_ORDERS, replicate_shares
+from tangentlens.alignment.group_moments import GroupMoments
+from tangentlens.alignment.share import BINNED_ORDERS
 from tangentlens.errors import InputError
-from tangentlens.geometry.rows import group_products
 from tangentlens.proxies.charts import Charts
 from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.interval import Interval
-from tangentlens.statistics.jackknife import jackknife, leave_one_out, log_share, share_jackknife
+from tangentlens.statistics.jackknife import jackknife, log_share, share_jackknife
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +27,7 @@ class ChartTest:
         dim: The width of the site.
         own: Shares in the own plane by order: of all sequences, then without each group of them.
         swapped: Mean shares in the planes of the other charts, likewise.
+        energy: The part of the energy that each group of sequences has, the mean over charts.
         wins: The number of charts in which the own share exceeds the swapped one.
         n_charts: The number of charts that were compared.
     """
@@ -35,17 +36,18 @@ class ChartTest:
     dim: int
     own: Mapping[float, Float[Tensor, "g_plus_1"]]
     swapped: Mapping[float, Float[Tensor, "g_plus_1"]]
+    energy: Float[Tensor, "g"]
     wins: int
     n_charts: int
 
     def share(self, variant: str = "own", order: float = 1.0) -> Interval:
         """Return the share of `own` or `swapped` planes, the mean over charts, with its 95% interval over sequences."""
-        return share_jackknife({"own": self.own, "swapped": self.swapped}[variant][order])
+        return share_jackknife({"own": self.own, "swapped": self.swapped}[variant][order], self.energy)
 
     def log_ratio(self, order: float = 1.0) -> Interval:
         """Return ln(own / swapped) with its 95% interval over test sequences."""
         own, swapped = (log_share(shares[order]) for shares in (self.own, self.swapped))
-        return jackknife(own - swapped)
+        return jackknife(own - swapped, self.energy)
 
     def __repr__(self) -> str:
         return (
@@ -78,20 +80,20 @@ def chart_test(
     parts = {}
     for number in charts.planes:
         mine = chart == number
-        products = group_products(gradients[mine], groups[mine], n_groups)
-        # Whichever group the jackknife leaves out, a chart must still have gradients.
-        if int((products.diagonal(dim1=1, dim2=2).sum(dim=1) > 0).sum()) >= 2:
-            parts[str(number)] = products
+        moments = GroupMoments.of(gradients[mine], groups[mine], n_groups)
+        # Whichever group the jackknife leaves out, order 2 still takes products of two groups.
+        if int((moments.energy > 0).sum()) >= 3:
+            parts[str(number)] = moments
     planes = {name: charts.planes[int(name)] for name in parts}
     pairs: list[tuple[Tensor, Tensor]] = []
     for name in planes if len(planes) > 1 else ():
-        shares = replicate_shares(leave_one_out(parts[name]), planes, BINNED_ORDERS)
+        shares = parts[name].shares(planes, BINNED_ORDERS)
         others = torch.stack([share for other, share in shares.items() if other != name]).mean(dim=0)
         pairs.append((shares[name], others))
     if not pairs:
         raise InputError(
-            f"the gradients of at least 2 charts must not be zero, but {len(planes)} of {len(charts.planes)} have any; "
-            "pass more tokens"
+            "the gradients of at least 2 charts must not be zero in 3 groups of sequences, but those of "
+            f"{len(planes)} of {len(charts.planes)} are so; pass more tokens"
         )
     own, swapped = (torch.stack(column) for column in zip(*pairs, strict=True))
     plane = next(iter(planes.values()))
@@ -100,6 +102,7 @@ def chart_test(
         dim=plane.dim,
         own=dict(zip(BINNED_ORDERS, own.mean(dim=0).unbind(dim=1), strict=True)),
         swapped=dict(zip(BINNED_ORDERS, swapped.mean(dim=0).unbind(dim=1), strict=True)),
+        energy=torch.stack([moments.energy for moments in parts.values()]).mean(dim=0),
         wins=int((own[:, 0, 0] > swapped[:, 0, 0]).sum()),
         n_charts=len(pairs),
     )

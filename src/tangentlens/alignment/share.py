@@ -25,6 +25,10 @@ def share(gradients: Any, q: Subspace, order: float = 1) -> float:
     It is sum_k lambda_k^order |Q^T v_k|^2 / sum_k lambda_k^order, over the eigenvalues lambda_k and eigenvectors v_k of
     the second moment of the gradients.
 
+    At order 2 the noise of a finite sample draws this number towards r / d, because a sum of squares contains the
+    squares of the noise; at order inf it turns the leading direction. `tangent_test`, which knows the sequences, has no
+    such bias at order 2 (docs/measures/alignment.md, 'Order 2').
+
     Args:
         gradients: Rows `(n, d)`, or their `Moments`.
         q: The subspace of R^d, with basis Q.
@@ -53,7 +57,9 @@ def moment_shares(
 ) -> Float[Tensor, "subspaces orders"]:
     """Return the share of every subspace at every order.
 
-    All shares come from one product with all bases. Orders 1, 2 and inf need no full eigendecomposition.
+    All shares come from one product with all bases. Orders 1, 2 and inf need no full eigendecomposition. These are the
+    shares of this very moment: as estimates for other gradients, those of order 2 and inf are biased by noise. Where
+    groups of sequences are known, `GroupMoments.shares` has no such bias at order 2.
 
     Args:
         moment: The second moment of the gradients, `(d, d)`.
@@ -87,6 +93,8 @@ def replicate_shares(
     start: Float[Tensor, "d c"] | None = None,
 ) -> dict[str, Float[Tensor, "replicates orders"]]:
     """Return `moment_shares` of several similar moments, such as those of `leave_one_out`, by name of the subspace.
+
+    Their order 2 is biased by noise; `GroupMoments.shares` is not.
 
     Args:
         totals: The second moments of the replicates.

@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 
 import polars as pl
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from tangentlens.alignment.chance import Chance
+from tangentlens.alignment.permuted import Permuted
 from tangentlens.alignment.share import ORDERS
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.statistics.bootstrap import bootstrap_interval
+from tangentlens.statistics.influence import DECIDES, TOP, effective_number
 from tangentlens.statistics.interval import Interval
-from tangentlens.statistics.jackknife import jackknife, log_odds, log_share, share_jackknife
+from tangentlens.statistics.jackknife import LEAST_EFFECTIVE, jackknife, log_odds, log_share, share_jackknife
 from tangentlens.statistics.words import compare
 
 
@@ -55,13 +57,17 @@ class TangentTest:
         rank: The rank of the proxy and its controls; None for a mean over sites of different ranks.
         dim: The width of the site.
         shares: Shares by cell: of all sequences, then without each group of them.
-        n_tokens: The number of tokens in each frequency bin.
-        present: For each frequency bin, the groups of sequences that have gradients in it.
+        n_tokens: The number of tokens in each frequency bin whose gradient is not zero.
+        energy: For each frequency bin, the part of its energy that each group of sequences has.
         n_bins: The number of frequency bins.
         token_shares: Means over tokens of their own share: of all sequences, then of each bootstrap draw.
         n_sequences: The number of sequences in each frequency bin.
+        effective_tokens: How many tokens of equal energy would be as many: (sum |g|^2)^2 / sum |g|^4, by frequency bin.
+        effective_sequences: The same for sequences, which decides on how reliable an interval is.
+        held_by_top: The part of the proxy's number that the top 1% of tokens hold, by order, for all tokens.
         chances: The distributions of the controls that are known in closed form.
-        p_values: The probability that a draw of a control takes at least the proxy's share.
+        p_values: The probability that a draw of a control takes at least the proxy's share. For `random` and `normal`
+            the draws are subspaces in any direction, and for `permuted` the proxy itself with other axes.
         subspaces: The proxy and the fitted controls by name.
     """
 
@@ -70,16 +76,22 @@ class TangentTest:
     dim: int
     shares: Mapping[Cell, Float[Tensor, "g_plus_1"]]
     n_tokens: Mapping[str, int]
-    present: Mapping[str, Bool[Tensor, "g"]]
+    energy: Mapping[str, Float[Tensor, "g"]]
     n_bins: int
     token_shares: Mapping[TokenCell, Float[Tensor, "draws_plus_1"]] = field(default_factory=dict)
     n_sequences: Mapping[str, int] = field(default_factory=dict)
-    chances: Mapping[Cell, Chance] = field(default_factory=dict)
+    effective_tokens: Mapping[str, float] = field(default_factory=dict)
+    effective_sequences: Mapping[str, float] = field(default_factory=dict)
+    held_by_top: Mapping[float, float] = field(default_factory=dict)
+    chances: Mapping[Cell, Chance | Permuted] = field(default_factory=dict)
     p_values: Mapping[Cell, float] = field(default_factory=dict)
     subspaces: Mapping[str, Subspace] = field(default_factory=dict)
 
     def share(self, variant: str | None = None, order: float = 1.0, freq_bin: str = "all") -> Interval:
-        """Return a share with its 95% interval: over test sequences, or for `random` and `normal` over their draws.
+        """Return a share with its 95% interval: over test sequences, or for controls in closed form over their draws.
+
+        There is no interval (its ends are NaN) if fewer than 2 groups of sequences hold the gradients in effect. At
+        order 2, a share so near 0 or 1 that noise takes the estimate outside is not estimable: its value is NaN.
 
         Args:
             variant: The proxy, which is the default, or a control.
@@ -89,12 +101,12 @@ class TangentTest:
         cell = Cell(variant or self.proxy, order, freq_bin)
         if cell in self.chances:
             return self.chances[cell].interval()
-        return share_jackknife(self.shares[cell], self.present[freq_bin])
+        return share_jackknife(self.shares[cell], self.energy[freq_bin])
 
     def log_ratio(self, control: str, order: float = 1.0, freq_bin: str = "all") -> Interval:
         """Return ln(share of the proxy / share of the control) with its 95% interval over test sequences."""
         proxy, other = (self.shares[Cell(variant, order, freq_bin)] for variant in (self.proxy, control))
-        return jackknife(log_share(proxy) - log_share(other), self.present[freq_bin])
+        return jackknife(log_share(proxy) - log_share(other), self.energy[freq_bin])
 
     def token_share(self, variant: str | None = None, freq_bin: str = "all") -> Interval:
         """Return the mean over tokens of |Q'g|^2 / |g|^2 with its 95% bootstrap interval over test sequences.
@@ -130,8 +142,8 @@ class TangentTest:
         rarest, most = (Cell(variant or self.proxy, order, f"{kind}.{end}") for end in (0, self.n_bins - 1))
         if rarest not in self.shares or most not in self.shares:
             return None
-        present = self.present[most.freq_bin] | self.present[rarest.freq_bin]
-        return jackknife(log_share(self.shares[most]) - log_share(self.shares[rarest]), present)
+        energies = (self.energy[cell.freq_bin] for cell in (most, rarest))
+        return jackknife(log_share(self.shares[most]) - log_share(self.shares[rarest]), *energies)
 
     @property
     def table(self) -> pl.DataFrame:
@@ -142,19 +154,25 @@ class TangentTest:
         rows = []
         for cell in self.shares:
             ratio = None if cell.variant == self.proxy else self.log_ratio(*cell)
-            rows.append(_row("share", cell, self.share(*cell), ratio, self.p_values.get(cell), self.n_tokens))
+            rows.append(self._row("share", cell, self.share(*cell), ratio, self.p_values.get(cell)))
         for token_cell in self.token_shares:
             cell = Cell(token_cell.variant, 1.0, token_cell.freq_bin)
             ratio = None if cell.variant == self.proxy else self.token_log_ratio(*token_cell)
-            rows.append(_row("token_share", cell, self.token_share(*token_cell), ratio, None, self.n_tokens))
+            rows.append(self._row("token_share", cell, self.token_share(*token_cell), ratio, None))
         return pl.DataFrame(rows, infer_schema_length=None)
 
     def verdict(self) -> str:
         """Return what the intervals allow to be said, in one line for each order and control."""
         lines = []
+        if effective_number(self.energy["all"]) < LEAST_EFFECTIVE:
+            lines.append(
+                f"Shares have no interval: {self.effective_sequences['all']:.1f} effective sequences hold the energy."
+            )
         for order in dict.fromkeys(cell.order for cell in self.shares if cell.freq_bin == "all"):
             share = self.share(order=order)
             lines.append(f"The proxy (rank {self.rank} of {self.dim}) takes {share} of the gradient's {ORDERS[order]}.")
+            if self.held_by_top.get(order, 0.0) > DECIDES:
+                lines.append(f"  Warning: {TOP:.0%} of the tokens hold {self.held_by_top[order]:.0%} of this number.")
             for control in self.variants[1:]:
                 p_value = self.p_values.get(Cell(control, order, "all"))
                 lines.append(f"  {compare(control, self.log_ratio(control, order), p_value)}")
@@ -163,25 +181,27 @@ class TangentTest:
             lines += [f"  {compare(control, self.token_log_ratio(control))}" for control in self.variants[1:]]
         return "\n".join(lines)
 
+    def _row(
+        self, metric: str, cell: Cell, share: Interval, ratio: Interval | None, p_value: float | None
+    ) -> dict[str, Any]:
+        """Return one row of the table."""
+        of_ratio = {} if ratio is None else ratio.columns()
+        return {
+            "metric": metric,
+            **cell._asdict(),
+            **share.columns(),
+            "log_ratio": of_ratio.get("value"),
+            "log_ratio_low": of_ratio.get("ci_low"),
+            "log_ratio_high": of_ratio.get("ci_high"),
+            "log_ratio_over": of_ratio.get("ci_over"),
+            "p_value": p_value,
+            "n": self.n_tokens[cell.freq_bin],
+            "effective_tokens": self.effective_tokens.get(cell.freq_bin),
+            "effective_sequences": self.effective_sequences.get(cell.freq_bin),
+        }
+
     def __repr__(self) -> str:
         return f"TangentTest(rank={self.rank}, dim={self.dim}, tokens={self.n_tokens['all']})\n{self.verdict()}"
-
-
-def _row(
-    metric: str, cell: Cell, share: Interval, ratio: Interval | None, p_value: float | None, n: Mapping[str, int]
-) -> dict[str, Any]:
-    """Return one row of the table."""
-    return {
-        "metric": metric,
-        **cell._asdict(),
-        **share.columns(),
-        "log_ratio": ratio and ratio.value,
-        "log_ratio_low": ratio and ratio.ci_low,
-        "log_ratio_high": ratio and ratio.ci_high,
-        "log_ratio_over": ratio and ratio.ci_over,
-        "p_value": p_value,
-        "n": n[cell.freq_bin],
-    }
 
 
 def average(tests: Iterable[TangentTest]) -> TangentTest:
@@ -189,7 +209,7 @@ def average(tests: Iterable[TangentTest]) -> TangentTest:
 
     Means are taken within each jackknife replicate, so the intervals account for the fact that all sites see the same
     sequences. Chance depends on the spectrum of a single site, so the mean has no p-values. It has a rank if that is
-    the same at all sites.
+    the same at all sites. Its number of tokens, and the effective numbers, are the smallest of all sites.
 
     Args:
         tests: The tests of the sites, on the same sequences.
@@ -199,5 +219,16 @@ def average(tests: Iterable[TangentTest]) -> TangentTest:
     shares = {cell: torch.stack([test.shares[cell] for test in tests]).mean(dim=0) for cell in cells}
     ranks = {test.rank for test in tests}
     rank = ranks.pop() if len(ranks) == 1 else None
-    present = {name: torch.stack([test.present[name] for test in tests]).any(dim=0) for name in tests[0].present}
-    return TangentTest(tests[0].proxy, rank, tests[0].dim, shares, tests[0].n_tokens, present, tests[0].n_bins)
+    # Every site has the same weight in the mean, whatever the energy of its gradients.
+    energy = {name: torch.stack([test.energy[name] for test in tests]).mean(dim=0) for name in tests[0].energy}
+    return TangentTest(
+        proxy=tests[0].proxy,
+        rank=rank,
+        dim=tests[0].dim,
+        shares=shares,
+        n_tokens={name: min(test.n_tokens[name] for test in tests) for name in tests[0].n_tokens},
+        energy=energy,
+        n_bins=tests[0].n_bins,
+        effective_tokens={name: min(one.effective_tokens[name] for one in tests) for name in energy},
+        effective_sequences={name: min(one.effective_sequences[name] for one in tests) for name in energy},
+    )

@@ -6,7 +6,7 @@ The proxy is compared with controls of the same rank.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,22 +15,26 @@ from torch import Tensor
 
 from tangentlens.alignment.chance import Chance, chance_beside
 from tangentlens.alignment.frequency import N_BINS, FrequencyBins
+from tangentlens.alignment.group_moments import GroupMoments
+from tangentlens.alignment.permuted import Permutations, Permuted, ones, permuted_mean
 from tangentlens.alignment.rows import TokenRows, no_gradients
-from tangentlens.alignment.share import BINNED_ORDERS, ORDERS, replicate_shares
+from tangentlens.alignment.share import BINNED_ORDERS, ORDERS
 from tangentlens.alignment.tangent_result import Cell, TangentTest, TokenCell
 from tangentlens.errors import InputError
 from tangentlens.geometry.leading import NEAR, leading_vectors
-from tangentlens.geometry.rows import as_rows, group_products
+from tangentlens.geometry.rows import as_rows, unit_scale
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies import CLOSED_FORM, DEFAULT, PROXIES, Fit, named_proxy
 from tangentlens.proxies.principal import Principal
 from tangentlens.statistics.bootstrap import bootstrap_means
 from tangentlens.statistics.groups import sequence_groups
-from tangentlens.statistics.jackknife import leave_one_out
+from tangentlens.statistics.influence import effective_number, held_by_top
 
 CONTROLS = (*CLOSED_FORM, *(name for name in PROXIES if name != DEFAULT))
 # The number of draws of a control that is drawn at random; its share is their mean.
 N_DRAWS = 8
+# The direction of all ones is measured for the mean of `permuted`, but is no control itself.
+_ONES = "all ones"
 
 
 def tangent_test(
@@ -123,12 +127,13 @@ def proxy_test(
     # There is nothing to learn from comparing the proxy with itself.
     controls = [control for control in controls if control != name]
     subspaces, drawn = _fitted(principal, name, fit, rank, controls, seed)
-    tested = _Tested(name, subspaces, drawn, controls, orders)
+    tested = _Tested(name, subspaces, drawn, controls, orders, seed)
     groups = sequence_groups(rows.sequences, n_groups)
-    tokenwise = _token_shares(rows.gradients, tested)
+    # Tokens without a gradient, such as those without a target at the last layer, are not observations.
+    observed = rows.gradients.abs().amax(dim=1) > 0
     for freq_bin, chosen in _selections(rows, bins):
-        parts = group_products(rows.gradients[chosen], groups[chosen], int(groups.max()) + 1)
-        tested.add_bin(freq_bin, parts, tokenwise[chosen], rows.sequences[chosen], seed)
+        used = chosen & observed
+        tested.add_bin(freq_bin, rows.gradients[used], rows.sequences[used], groups[used], int(groups.max()) + 1)
     if not tested.shares:
         raise no_gradients()
     return tested.result(bins.n_bins if bins else N_BINS)
@@ -190,12 +195,26 @@ def _fitted(
     return subspaces, drawn
 
 
-def _token_shares(grads: Float[Tensor, "n d"], tested: _Tested) -> Float[Tensor, "n variants"]:
-    """Return |Q'g|^2 / |g|^2 for every token and fitted subspace; NaN where the gradient is zero."""
+def _token_shares(grads: Float[Tensor, "n d"], subspaces: Mapping[str, Subspace]) -> Float[Tensor, "n subspaces"]:
+    """Return |Q'g|^2 / |g|^2 for every token, none of whose gradients is zero, and every subspace."""
     unit = grads / grads.abs().amax(dim=1, keepdim=True)
-    bases = torch.cat([q.basis for q in tested.subspaces.values()], dim=1).to(grads)
-    inside = (unit @ bases).square().split([q.rank for q in tested.subspaces.values()], dim=1)
+    bases = torch.cat([q.basis for q in subspaces.values()], dim=1).to(grads)
+    inside = (unit @ bases).square().split([q.rank for q in subspaces.values()], dim=1)
     return torch.stack([part.sum(dim=1) for part in inside], dim=1) / unit.square().sum(dim=1, keepdim=True)
+
+
+def _held(grads: Float[Tensor, "n d"], moment: Float[Tensor, "d d"], q: Subspace, order: float) -> float:
+    """Return the part of the share's numerator that the top 1% of tokens hold.
+
+    A token adds |Q'g|^2 to that of order 1, (g'CQ)(Q'g) to that of order 2, with C the second moment of all gradients,
+    and (v_1 . g)^2 to the leading eigenvalue, at order inf.
+    """
+    unit = grads / unit_scale(grads)
+    if order == math.inf:
+        return held_by_top((unit @ leading_vectors(moment, 1).to(unit)).square()[:, 0])
+    inside = unit @ q.basis.to(unit)
+    other = inside if order == 1 else unit @ (moment @ q.basis).to(unit)
+    return held_by_top((inside * other).sum(dim=1))
 
 
 class _Tested:
@@ -207,6 +226,7 @@ class _Tested:
         drawn: The control that each draw belongs to, by name of the draw.
         controls: The names of all controls, those in closed form included.
         orders: The orders of the shares.
+        seed: The seed of permutations and of the bootstrap.
     """
 
     def __init__(
@@ -216,52 +236,71 @@ class _Tested:
         drawn: dict[str, str],
         controls: Sequence[str],
         orders: Sequence[float],
+        seed: int,
     ) -> None:
         self.name = name
         self.orders = orders
-        self.subspaces = subspaces
+        self.proxy = subspaces[name]
+        self.subspaces = subspaces | {_ONES: ones(self.proxy.dim)}
         self.drawn = drawn
         self.controls = controls
-        self.proxy = subspaces[name]
+        self.seed = seed
+        self.permutations = Permutations(self.proxy, seed) if "permuted" in controls else None
         self.shares: dict[Cell, Tensor] = {}
         self.token_shares: dict[TokenCell, Tensor] = {}
-        self.chances: dict[Cell, Chance] = {}
+        self.chances: dict[Cell, Chance | Permuted] = {}
         self.p_values: dict[Cell, float] = {}
         self.n_tokens: dict[str, int] = {}
         self.n_sequences: dict[str, int] = {}
-        self.present: dict[str, Tensor] = {}
+        self.effective_tokens: dict[str, float] = {}
+        self.effective_sequences: dict[str, float] = {}
+        self.energy: dict[str, Tensor] = {}
+        self.held_by_top: dict[float, float] = {}
 
     def add_bin(
         self,
         freq_bin: str,
-        parts: Float[Tensor, "g d d"],
-        tokenwise: Float[Tensor, "n variants"],
-        ids: Int[Tensor, "n"],
-        seed: int,
+        grads: Float[Tensor, "n d"],
+        sequences: Int[Tensor, "n"],
+        groups: Int[Tensor, "n"],
+        n_groups: int,
     ) -> None:
         """Add the shares, chance levels and p-values of one frequency bin, unless it has too few gradients.
 
         Args:
             freq_bin: The name of the bin.
-            parts: The sum of gg' over the bin's gradients in each group of sequences.
-            tokenwise: The share of each token of the bin in each subspace.
-            ids: The sequence of each token of the bin.
-            seed: The seed of the bootstrap.
+            grads: The bin's gradients, none of which is zero.
+            sequences: The sequence of each token of the bin.
+            groups: The group of sequences of each token.
+            n_groups: The number of groups, of which the bin may lack some.
         """
-        self.n_tokens[freq_bin] = len(ids)
-        self.present[freq_bin] = parts.diagonal(dim1=1, dim2=2).sum(dim=1) > 0
-        if int(self.present[freq_bin].sum()) < 2:
+        moments = GroupMoments.of(grads, groups, n_groups)
+        self._add_counts(freq_bin, grads, sequences, moments)
+        if int((moments.energy > 0).sum()) < 2:
             return
-        totals = leave_one_out(parts)
         orders = [order for order in self.orders if freq_bin == "all" or order in BINNED_ORDERS]
-        near = leading_vectors(totals[0], min(NEAR, self.proxy.dim)) if math.inf in orders else None
-        replicates = torch.stack(list(replicate_shares(totals, self.subspaces, orders, near).values()), dim=1)
+        near = leading_vectors(moments.total, min(NEAR, self.proxy.dim)) if math.inf in orders else None
+        replicates = torch.stack(list(moments.shares(self.subspaces, orders, near).values()), dim=1)
         for number, order in enumerate(orders):
             for variant, shares in self._by_variant(replicates[:, :, number]).items():
                 self.shares[Cell(variant, order, freq_bin)] = shares
-            self._add_chance(totals[0], order, freq_bin)
+            self._add_chance(moments, order, freq_bin)
             self._add_draws(replicates[0, :, number], order, freq_bin)
-        self._add_tokens(tokenwise, ids, freq_bin, seed)
+            if freq_bin == "all":
+                self.held_by_top[order] = _held(grads, moments.total, self.proxy, order)
+        self._add_tokens(_token_shares(grads, self.subspaces), sequences, freq_bin)
+
+    def _add_counts(
+        self, freq_bin: str, grads: Float[Tensor, "n d"], sequences: Int[Tensor, "n"], moments: GroupMoments
+    ) -> None:
+        """Add how many tokens the bin has, and how many tokens and sequences it has in effect."""
+        energy = (grads / unit_scale(grads)).square().sum(dim=1).double()
+        _, index = sequences.unique(return_inverse=True)
+        by_sequence = energy.new_zeros(int(index.max()) + 1 if len(index) else 0).index_add_(0, index, energy)
+        self.n_tokens[freq_bin] = len(grads)
+        self.effective_tokens[freq_bin] = effective_number(energy)
+        self.effective_sequences[freq_bin] = effective_number(by_sequence)
+        self.energy[freq_bin] = moments.energy
 
     def _by_variant(self, shares: Float[Tensor, "replicates subspaces"]) -> dict[str, Tensor]:
         """Return the shares of the proxy and of each control: of its fit, the mean of its draws, or in closed form."""
@@ -270,21 +309,29 @@ class _Tested:
             by_name.setdefault(self.drawn.get(name, name), []).append(column)
         means = {name: torch.stack(columns).mean(dim=0) for name, columns in by_name.items()}
         proxy, rank, dim = means[self.name], self.proxy.rank, self.proxy.dim
-        # The means of the random and the normal control, in closed form; docs/measures/alignment.md, 'Chance'.
+        # The means of these controls, in closed form; docs/measures/alignment.md, 'Chance'.
         means["random"] = torch.full_like(proxy, rank / dim)
+        means["permuted"] = permuted_mean(means[_ONES], self.proxy)
         means["normal"] = (1 - proxy) * rank / (dim - rank)
         return {name: means[name] for name in (self.name, *self.controls)}
 
-    def _add_chance(self, moment: Float[Tensor, "d d"], order: float, freq_bin: str) -> None:
+    def _add_chance(self, moments: GroupMoments, order: float, freq_bin: str) -> None:
         """Add the distributions and p-values of the controls in closed form."""
-        anywhere, beside = chance_beside(moment, self.proxy, order)
-        for control, chance in (("random", anywhere), ("normal", beside)):
-            if control in self.controls:
-                cell = Cell(control, order, freq_bin)
-                self.chances[cell] = chance
-                # The ratio to the mean of `normal` is an increasing function of the share alone, so the distribution
-                # of `random` gives the p-value of both (docs/measures/alignment.md, 'Tests').
-                self.p_values[cell] = anywhere.p_value(float(self.shares[Cell(self.name, order, freq_bin)][0]))
+        if not set(CLOSED_FORM) & set(self.controls):
+            return
+        matrix, share = moments.power(order), float(self.shares[Cell(self.name, order, freq_bin)][0])
+        chances: dict[str, Chance | Permuted] = dict(
+            zip(("random", "normal"), chance_beside(matrix, self.proxy), strict=True)
+        )
+        if self.permutations is not None:
+            chances["permuted"] = self.permutations.chance(matrix)
+        for control in (control for control in chances if control in self.controls):
+            cell = Cell(control, order, freq_bin)
+            self.chances[cell] = chances[control]
+            # The ratio to the mean of `normal` is an increasing function of the share alone, so the distribution of
+            # `random` gives the p-value of both (docs/measures/alignment.md, 'Tests').
+            law = chances["random" if control == "normal" else control]
+            self.p_values[cell] = law.p_value(share)
 
     def _add_draws(self, shares: Float[Tensor, "subspaces"], order: float, freq_bin: str) -> None:
         """Add the p-values of the drawn controls, from a Beta distribution fitted to their draws."""
@@ -297,12 +344,9 @@ class _Tested:
                 float(self.shares[Cell(self.name, order, freq_bin)][0])
             )
 
-    def _add_tokens(
-        self, tokenwise: Float[Tensor, "n variants"], ids: Int[Tensor, "n"], freq_bin: str, seed: int
-    ) -> None:
+    def _add_tokens(self, tokenwise: Float[Tensor, "n subspaces"], ids: Int[Tensor, "n"], freq_bin: str) -> None:
         """Add the token shares of one frequency bin, if its gradients come from at least 2 sequences."""
-        used = ~tokenwise[:, 0].isnan()
-        replicates, n_sequences = bootstrap_means(tokenwise[used], ids[used], seed)
+        replicates, n_sequences = bootstrap_means(tokenwise, ids, self.seed)
         if n_sequences < 2:
             return
         self.n_sequences[freq_bin] = n_sequences
@@ -317,11 +361,14 @@ class _Tested:
             dim=self.proxy.dim,
             shares=self.shares,
             n_tokens=self.n_tokens,
-            present=self.present,
+            energy=self.energy,
             n_bins=n_bins,
             token_shares=self.token_shares,
             n_sequences=self.n_sequences,
+            effective_tokens=self.effective_tokens,
+            effective_sequences=self.effective_sequences,
+            held_by_top=self.held_by_top,
             chances=self.chances,
             p_values=self.p_values,
-            subspaces={name: q for name, q in self.subspaces.items() if name not in self.drawn},
+            subspaces={name: q for name, q in self.subspaces.items() if name not in self.drawn and name != _ONES},
         )

@@ -21,7 +21,7 @@ from tangentlens.geometry.spectrum.anisotropy import anisotropy
 from tangentlens.proxies import Fit
 
 # The controls that cost next to nothing, which a training is compared with.
-WATCHED = ("normal", "random", "pca", "covariance")
+WATCHED = ("normal", "random", "permuted", "pca", "covariance")
 # The numbers that are reported live, to a tracker.
 SCALARS = (
     "tangent_share",

@@ -97,6 +97,13 @@ def share_records(about: Record, test: TangentTest) -> Iterator[Record]:
         yield here.estimate("token_share", test.token_share(*token_cell), detail=detail(token_cell.variant))
         if token_cell.variant != test.proxy:
             yield here.estimate("token_log_ratio", test.token_log_ratio(*token_cell))
+    for freq_bin in dict.fromkeys(cell.freq_bin for cell in test.shares):
+        here = replace(about, n=test.n_tokens[freq_bin], freq_bin=freq_bin, rank=None)
+        yield replace(here, metric="effective_tokens", value=test.effective_tokens[freq_bin])
+        yield replace(here, metric="effective_sequences", value=test.effective_sequences[freq_bin])
+    for order, held in test.held_by_top.items():
+        here = replace(about, n=test.n_tokens["all"], variant=test.proxy, order=order)
+        yield replace(here, metric="held_by_top", value=held, detail=PROXY)
     for variant, kind, order in product(dict.fromkeys((test.proxy, "pca")), ("input", "target"), BINNED_ORDERS):
         ratio = test.frequency_log_ratio(kind, order, variant)
         if ratio is not None:
@@ -108,6 +115,8 @@ def window_records(
     about: Record, activations: Moments, gradients: Moments, proxies: Mapping[str, Subspace], proxy: str
 ) -> Iterator[Record]:
     """Yield what the moments of many steps say, and the share of their gradients in subspaces fitted before.
+
+    One moment does not tell noise from signal, so `window_share` at order 2 is biased towards r / d, unlike `share`.
 
     Args:
         about: What the records have in common.

@@ -11,13 +11,14 @@ from torch import Tensor
 
 from tangentlens.alignment.chance import chance_beside
 from tangentlens.alignment.frequency import FrequencyBins
-from tangentlens.alignment.share import BINNED_ORDERS, moment_shares, replicate_shares
+from tangentlens.alignment.group_moments import GroupMoments
+from tangentlens.alignment.share import BINNED_ORDERS, moment_shares, spectral_power
 from tangentlens.capture.distributed import gathered_rows, is_first
 from tangentlens.capture.sites import Site
 from tangentlens.capture.step import Capture
 from tangentlens.capture.updates import Matrix, Side, UpdateCapture
 from tangentlens.errors import InputError
-from tangentlens.geometry.rows import as_rows, group_products, product
+from tangentlens.geometry.rows import as_rows, product
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.measures import Fitting
 from tangentlens.lens.memory import Memory
@@ -26,7 +27,7 @@ from tangentlens.proxies.pca import pca
 from tangentlens.proxies.principal import Principal
 from tangentlens.runs.records import Record
 from tangentlens.runs.vocabulary import PARAMETER_GRADIENT, PROXY, UPDATE
-from tangentlens.statistics.jackknife import leave_one_out, share_jackknife
+from tangentlens.statistics.jackknife import share_jackknife
 
 # Groups of token types that are left out in turn.
 _GROUPS = 16
@@ -116,7 +117,8 @@ def fitted(activations: Float[Tensor, "n d"] | None, fitting: Fitting) -> dict[s
 def matrix_records(about: Record, rows: Float[Tensor, "n d"], subspaces: dict[str, Subspace]) -> Iterator[Record]:
     """Yield shares of the rows of a matrix, with chance in closed form.
 
-    One matrix is one observation, so these shares have no intervals. The last of `subspaces` is the proxy.
+    One matrix is one observation, so these shares have no intervals, and order 2 is that of this very matrix. The last
+    of `subspaces` is the proxy.
     """
     moment = product(as_rows(rows))
     about = replace(about, n=len(rows))
@@ -126,7 +128,7 @@ def matrix_records(about: Record, rows: Float[Tensor, "n d"], subspaces: dict[st
             here = replace(about, variant=name, order=order, rank=subspace.rank)
             yield replace(here, metric="share", value=share, detail=_detail(name, subspaces))
             if _detail(name, subspaces):
-                yield from _chance_records(here, moment, subspace, share)
+                yield from _chance_records(here, spectral_power(moment, order), subspace, share)
 
 
 def embedding_records(
@@ -149,15 +151,15 @@ def _types_records(
 ) -> Iterator[Record]:
     kept = rows[moving]
     groups = _random_groups(len(kept)).to(rows.device)
-    totals = leave_one_out(group_products(kept, groups, int(groups.max()) + 1))
+    moments = GroupMoments.of(kept, groups, int(groups.max()) + 1)
     about = replace(about, n=len(kept))
-    for name, shares in replicate_shares(totals, subspaces, BINNED_ORDERS).items():
+    for name, shares in moments.shares(subspaces, BINNED_ORDERS).items():
         for place, order in enumerate(BINNED_ORDERS):
             here = replace(about, variant=name, order=order, rank=subspaces[name].rank)
-            share = replace(share_jackknife(shares[:, place]), ci_over="types")
+            share = replace(share_jackknife(shares[:, place], moments.energy), ci_over="types")
             yield here.estimate("share", share, detail=_detail(name, subspaces))
             if _detail(name, subspaces):
-                yield from _chance_records(here, totals[0], subspaces[name], share.value)
+                yield from _chance_records(here, moments.power(order), subspaces[name], share.value)
 
 
 def _detail(name: str, subspaces: dict[str, Subspace]) -> str:
@@ -170,9 +172,9 @@ def _random_groups(n: int) -> Int[Tensor, "n"]:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0)) % min(_GROUPS, n)
 
 
-def _chance_records(about: Record, moment: Float[Tensor, "d d"], proxy: Subspace, share: float) -> Iterator[Record]:
+def _chance_records(about: Record, matrix: Float[Tensor, "d d"], proxy: Subspace, share: float) -> Iterator[Record]:
     """Yield what random subspaces of the rank take, and the probability that one takes as much as the proxy."""
-    random, normal = chance_beside(moment, proxy, about.order or 1.0)
+    random, normal = chance_beside(matrix, proxy)
     for name, control in (("random", random), ("normal", normal)):
         yield replace(about, variant=name).estimate("share", control.interval())
     yield replace(about, variant="random", metric="p_value", value=random.p_value(share))

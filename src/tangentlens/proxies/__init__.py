@@ -50,7 +50,11 @@ PROXIES = {
 }
 DEFAULT = "semi_nmf"
 # Controls that are never drawn, because their mean share is known in closed form.
-CLOSED_FORM = {"normal": "random directions orthogonal to the proxy", "random": "random directions, r/d"}
+CLOSED_FORM = {
+    "normal": "random directions orthogonal to the proxy",
+    "random": "random directions, r/d",
+    "permuted": "the proxy with its coordinates permuted",
+}
 
 
 def named_proxy(proxy: str | Fit) -> tuple[str, Fit]:

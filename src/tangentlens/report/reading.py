@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -102,13 +103,14 @@ def mean_shares(records: pl.DataFrame, metric: str, order: float = 1.0) -> pl.Da
 
 
 def as_interval(row: Row) -> Interval:
-    """Return the estimate in a row of the records."""
-    return Interval(row["value"], row["ci_low"], row["ci_high"], row.get("ci_over") or "")
+    """Return the estimate in a row of the records; an end that is missing there is NaN."""
+    low, high = (math.nan if row[end] is None else row[end] for end in ("ci_low", "ci_high"))
+    return Interval(row["value"], low, high, row.get("ci_over") or "")
 
 
 def interval_text(row: Row) -> str:
     """Return a value with its interval; a value that is known exactly, as chance is, has none."""
-    exact = row["ci_low"] == row["ci_high"]
+    exact = row["ci_low"] is not None and row["ci_low"] == row["ci_high"]
     return (f"{row['value']:#.3g}" if exact else repr(as_interval(row))) + mark(row)
 
 

@@ -79,9 +79,12 @@ class Metric:
 # fmt: off
 _OTHERS = (
     Metric("loss", "loss", unit="nats per predicted token"),
-    Metric("share", "share of the gradient in a subspace", "sequences; for random and normal, control draws"),
+    Metric("share", "share of the gradient in a subspace", "sequences; for controls in closed form, control draws"),
     Metric("log_ratio", "ln(share of the proxy / share of the control)", "sequences"),
-    Metric("p_value", "probability that a random subspace takes at least the proxy's share"),
+    Metric("p_value", "probability that a draw of the control takes at least the proxy's share"),
+    Metric("effective_tokens", "number of tokens of equal energy that would be as many"),
+    Metric("effective_sequences", "number of sequences of equal energy that would be as many"),
+    Metric("held_by_top", "part of the share that the top 1% of tokens hold"),
     Metric("token_share", "share of the gradient in a subspace, mean over tokens", "sequences"),
     Metric("token_log_ratio", "ln(token share of the proxy / of the control)", "sequences"),
     Metric("frequency_log_ratio", "ln(share on the most frequent tokens / on the rarest)", "sequences"),
@@ -92,7 +95,7 @@ _OTHERS = (
     Metric("active_advantage", "ln(own / swapped) of active concepts minus that of components", "sequences"),
     Metric("active_token_advantage", "the same difference, token by token", "sequences"),
     Metric("rms_norm", "root mean square length of a gradient"),
-    Metric("window_share", "share of all gradients since the last due step in the subspace fitted then"),
+    Metric("window_share", "share of all gradients since the last due step in the subspace fitted then (plug-in)"),
     Metric("window_anisotropy", "anisotropy of all rows since the last due step"),
     Metric("window_rms_norm", "root mean square length of all gradients since the last due step"),
     Metric("rms_curvature", "root mean square curvature", "anchors"),
@@ -153,6 +156,7 @@ _FIXED = {
     "covariance": ("#E69F00", "dash"),
     "random": ("#999999", "solid"),
     "normal": ("#000000", "solid"),
+    "permuted": ("#000000", "dot"),
 }
 # Every subspace that gradients are compared with, the proxy aside.
 VARIANTS = {

@@ -1,4 +1,4 @@
-"""Influence: how much of a number a few observations hold."""
+"""Influence: how much of a number a few observations hold, and how many observations there are in effect."""
 
 import math
 
@@ -36,3 +36,20 @@ def held_by_top(contributions: Float[Tensor, "n"], fraction: float = TOP) -> flo
     # The small difference keeps a product such as 0.07 * 100 = 7.000000000000001 from counting one more.
     count = max(1, math.ceil(fraction * len(held) - 1e-9))
     return float(torch.topk(held, count).values.sum()) / total
+
+
+def effective_number(weights: Float[Tensor, "n"]) -> float:
+    """Return how many observations of equal weight would be as many: (sum w)^2 / sum w^2; NaN if all weights are 0.
+
+    Args:
+        weights: The weight of each observation, such as its energy; none is negative.
+
+    >>> effective_number(torch.tensor([1.0, 1.0, 1.0, 0.0]))
+    3.0
+    """
+    largest = float(weights.max()) if len(weights) else 0.0
+    if not largest > 0:
+        return math.nan
+    # At unit scale, so that squares neither overflow nor vanish.
+    unit = weights.double() / largest
+    return float(unit.sum() ** 2 / unit.square().sum())

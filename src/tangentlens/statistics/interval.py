@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -18,8 +18,8 @@ class Interval:
     """An estimate with its 95% interval.
 
     Attributes:
-        value: The estimate.
-        ci_low: The lower end of the interval.
+        value: The estimate; NaN if the data allow none.
+        ci_low: The lower end of the interval; NaN, like the upper end, if the data allow no interval.
         ci_high: The upper end of the interval.
         ci_over: The source of variation that the interval covers, such as sequences, anchors or control draws.
 
@@ -71,15 +71,20 @@ class Interval:
         return Interval(self.value, min(self.ci_low, other.ci_low), max(self.ci_high, other.ci_high), self.ci_over)
 
     def columns(self) -> dict[str, Any]:
-        """Return the four numbers under the names that tables and records use."""
-        return {"value": self.value, "ci_low": self.ci_low, "ci_high": self.ci_high, "ci_over": self.ci_over}
+        """Return the four numbers under the names that tables and records use; ends that are not known are None."""
+        low, high = (None if math.isnan(end) else end for end in (self.ci_low, self.ci_high))
+        return {"value": self.value, "ci_low": low, "ci_high": high, "ci_over": self.ci_over}
 
     def __repr__(self) -> str:
+        if math.isnan(self.value):
+            return "not estimable"
+        if math.isnan(self.ci_low) or math.isnan(self.ci_high):
+            return f"{self.value:#.3g} (no interval)"
         return f"{self.value:#.3g} [{self.ci_low:#.3g}, {self.ci_high:#.3g}]"
 
 
-@cache
-def student(level: float, degrees: int) -> float:
+@lru_cache(maxsize=1024)
+def student(level: float, degrees: float) -> float:
     """Return the number t for which Student's law with `degrees` of freedom puts `level` between -t and t.
 
     >>> round(student(0.95, 10), 3)

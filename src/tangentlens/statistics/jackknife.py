@@ -6,10 +6,16 @@ import math
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
+from tangentlens.statistics.influence import effective_number
 from tangentlens.statistics.interval import Interval, student
+
+# Below this effective number of groups there is no interval: Student's law would have less than one degree of freedom.
+LEAST_EFFECTIVE = 2.0
+# An estimate of a share that is further outside of 0 and 1 than rounding takes it.
+_OUTSIDE = 1e-9
 
 
 def leave_one_out(parts: Float[Tensor, "g *part"]) -> Float[Tensor, "g_plus_1 *part"]:
@@ -41,12 +47,17 @@ def replicate(
     return torch.stack([statistic(total) for total in totals])
 
 
-def jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] | None = None) -> Interval:
+def jackknife(replicates: Float[Tensor, "g_plus_1"], *energies: Float[Tensor, "g"]) -> Interval:
     """Return an estimate with its 95% jackknife interval over groups of sequences.
+
+    Where a few groups hold most of the energy, few groups decide on the estimate. Student's law therefore has as many
+    degrees of freedom as there are groups in effect, (sum E)^2 / sum E^2, minus one. If fewer than `LEAST_EFFECTIVE`
+    groups are left in effect, or an estimate is not finite, there is no interval: both ends are NaN.
 
     Args:
         replicates: The estimate from all groups, followed by the estimate without each group.
-        present: Which groups contain any of the rows. A group that contains none is not an observation.
+        energies: The energy of each group, for each of the sets of rows that the estimate compares; by default all
+            groups count alike. A group without any energy is not an observation.
 
     >>> rows = torch.tensor([1.0, 2.0, 3.0, 6.0], dtype=torch.float64)
     >>> means = torch.stack([rows.mean()] + [rows[rows != row].mean() for row in rows])
@@ -54,17 +65,20 @@ def jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] 
     3.00 [-0.437, 6.44]
     """
     value, left_out = float(replicates[0]), replicates[1:].double()
-    if present is not None:
-        left_out = left_out[present]
-    reach = _reach(left_out)
+    if energies:
+        left_out = left_out[torch.stack(energies).sum(dim=0) > 0]
+    effective = min(map(effective_number, energies), default=len(left_out))
+    if not effective >= LEAST_EFFECTIVE or not bool(replicates[:1].isfinite().all() and left_out.isfinite().all()):
+        return Interval(value, math.nan, math.nan)
+    reach = _reach(left_out, effective)
     # Fewer rows shift a biased estimate in one direction, which estimates the bias (docs/calibration.md, 'Intervals').
     center = value + (len(left_out) - 1) * (value - float(left_out.mean()))
     return Interval(value, min(value, center - reach), max(value, center + reach))
 
 
-def share_jackknife(replicates: Float[Tensor, "g_plus_1"], present: Bool[Tensor, "g"] | None = None) -> Interval:
+def share_jackknife(replicates: Float[Tensor, "g_plus_1"], *energies: Float[Tensor, "g"]) -> Interval:
     """Return the jackknife interval of a share: symmetric in log-odds, so that it stays between 0 and 1."""
-    return jackknife(log_odds(replicates), present).from_log_odds()
+    return jackknife(log_odds(replicates), *energies).from_log_odds()
 
 
 def jackknife_over(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"], over: str) -> Interval:
@@ -85,20 +99,21 @@ def jackknife_reach(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"]
     if len(labels) < 2:
         return math.inf
     left_out = torch.tensor([estimate(group != label) for label in labels], dtype=torch.float64)
-    return _reach(left_out) if bool(left_out.isfinite().all()) else math.inf
+    return _reach(left_out, len(left_out)) if bool(left_out.isfinite().all()) else math.inf
 
 
-def _reach(left_out: Float[Tensor, "g"]) -> float:
+def _reach(left_out: Float[Tensor, "g"], effective: float) -> float:
     g = len(left_out)
     error = math.sqrt((g - 1) / g * float((left_out - left_out.mean()).square().sum()))
-    return student(0.95, g - 1) * error
+    return student(0.95, effective - 1) * error
 
 
 def log_share(share: Tensor) -> Tensor:
-    """Return the logarithm of shares, none of which counts as less than 1e-12."""
-    return share.clamp_min(1e-12).log()
+    """Return the logarithm of shares, none of which counts as less than 1e-12; NaN if noise makes it negative."""
+    return share.clamp_min(1e-12).log().where(share >= -_OUTSIDE, math.nan)
 
 
 def log_odds(share: Tensor) -> Tensor:
-    """Return the log-odds of shares, the scale on which their intervals are symmetric."""
-    return torch.logit(share.double(), eps=1e-12)
+    """Return the log-odds of shares, the scale on which their intervals are symmetric; NaN outside of 0 and 1."""
+    inside = (share >= -_OUTSIDE) & (share <= 1 + _OUTSIDE)
+    return torch.logit(share.double(), eps=1e-12).where(inside, math.nan)

@@ -46,5 +46,5 @@ def compare(name: str, log_ratio: Interval, p_value: float | None = None) -> str
     word = WORDS[kind].removesuffix(" of").removesuffix(" from")
     if kind == "above" and p_value is not None and p_value >= 0.05:
         word = "above its mean, but not significantly above a single draw"
-    chance = "" if p_value is None or log_ratio.ci_low <= 0 else f", p = {p_value:.2g}"
+    chance = f", p = {p_value:.2g}" if p_value is not None and log_ratio.ci_low > 0 else ""
     return f"{log_ratio.exp()} times {name} ({word}{chance})"

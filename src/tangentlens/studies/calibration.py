@@ -19,9 +19,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from tangentlens.alignment.chance import chance
-from tangentlens.alignment.share import ORDERS, moment_shares
+from tangentlens.alignment.rows import TokenRows
+from tangentlens.alignment.share import BINNED_ORDERS, ORDERS, moment_shares, replicate_shares
 from tangentlens.alignment.tangent_result import Cell, TangentTest
 from tangentlens.alignment.tangent_test import tangent_test
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.statistics.jackknife import share_jackknife
 
 CONTROLS = ("random", "normal", "pca")
 
@@ -34,6 +37,7 @@ class Setting:
         dependence: The fraction of a token's variance that is common to its sequence.
         loudness: The standard deviation of the logarithm of a sequence's scale; gradients of hard and of easy sequences
             differ in scale.
+        token_loudness: The same for the scale of each token.
         dim: The width of the site.
         rank: The rank of the proxy.
         n_sequences: The number of sequences, half of which test.
@@ -42,13 +46,20 @@ class Setting:
 
     dependence: float = 0.0
     loudness: float = 0.0
+    token_loudness: float = 0.0
     dim: int = 48
     rank: int = 6
     n_sequences: int = 128
     length: int = 16
 
 
-SETTINGS = (Setting(), Setting(dependence=0.5), Setting(dependence=0.5, loudness=1.0))
+SETTINGS = (
+    Setting(),
+    Setting(dependence=0.5),
+    Setting(dependence=0.5, loudness=1.0),
+    *(Setting(dependence=0.5, n_sequences=n) for n in (16, 32)),
+    *(Setting(dependence=0.5, token_loudness=1.0, n_sequences=n) for n in (16, 32, 128)),
+)
 
 
 def calibrate(n_replicates: int = 400, settings: Sequence[Setting] = SETTINGS) -> pl.DataFrame:
@@ -59,14 +70,16 @@ def calibrate(n_replicates: int = 400, settings: Sequence[Setting] = SETTINGS) -
         settings: The settings to simulate.
 
     Returns:
-        One row per setting and outcome, with columns `dependence`, `loudness`, `what` and `rate`.
+        One row per setting and outcome, with columns `dependence`, `loudness`, `token_loudness`, `tested` (the number
+        of test sequences), `what` and `rate`.
     """
     rows = []
     for setting in settings:
         replicates = [dict(_outcomes(setting, seed)) for seed in range(n_replicates)]
         for what in replicates[0]:
             rate = sum(outcomes[what] for outcomes in replicates) / n_replicates
-            rows.append({"dependence": setting.dependence, "loudness": setting.loudness, "what": what, "rate": rate})
+            about = {name: getattr(setting, name) for name in ("dependence", "loudness", "token_loudness")}
+            rows.append({**about, "tested": setting.n_sequences // 2, "what": what, "rate": rate})
     return pl.DataFrame(rows)
 
 
@@ -85,8 +98,14 @@ def _outcomes(setting: Setting, seed: int) -> Iterator[tuple[str, bool]]:
     yield from _coverages(
         test,
         _moment(setting, axes),
-        _rows(replace(setting, dependence=0.0, loudness=0.0, n_sequences=30_000 // setting.length), axes, make),
+        _rows(
+            replace(setting, dependence=0.0, loudness=0.0, token_loudness=0.0, n_sequences=30_000 // setting.length),
+            axes,
+            make,
+        ),
     )
+    tested = TokenRows.of(activations, related, sequences).halves()[1]
+    yield from _plain_coverages(tested, test.subspaces[test.proxy], _moment(setting, axes))
 
 
 def _spectrum(setting: Setting) -> Float[Tensor, "d"]:
@@ -105,6 +124,8 @@ def _rows(setting: Setting, axes: Float[Tensor, "d d"], make: torch.Generator) -
     common = torch.randn(setting.n_sequences, 1, setting.dim, generator=make, dtype=torch.float64)
     mixed = setting.dependence**0.5 * common + (1 - setting.dependence) ** 0.5 * own
     loud = (setting.loudness * torch.randn(setting.n_sequences, 1, 1, generator=make, dtype=torch.float64)).exp()
+    shape = (setting.n_sequences, setting.length, 1)
+    loud = loud * (setting.token_loudness * torch.randn(shape, generator=make, dtype=torch.float64)).exp()
     return (loud * mixed).flatten(0, 1) * _spectrum(setting).sqrt() @ axes.T
 
 
@@ -132,6 +153,16 @@ def _coverages(
     inside = (fitted[test.proxy].project(fresh).square().sum(dim=1) / fresh.square().sum(dim=1)).mean()
     share = test.token_share()
     yield "planted, token by token: covers the share", bool(share.ci_low <= inside <= share.ci_high)
+
+
+def _plain_coverages(tested: TokenRows, q: Subspace, moment: Float[Tensor, "d d"]) -> Iterator[tuple[str, bool]]:
+    """Yield whether intervals cover that square the noise of the sample and count all groups alike."""
+    truth = moment_shares(moment, {"q": q}, BINNED_ORDERS)[0].tolist()
+    plain = replicate_shares(tested.second_moments(), {"q": q}, BINNED_ORDERS)["q"].unbind(dim=1)
+    for order, true, shares in zip(BINNED_ORDERS, truth, plain, strict=True):
+        interval = share_jackknife(shares)
+        what = f"planted, {ORDERS[order]}: the plug-in with G - 1 degrees of freedom covers the share (not used)"
+        yield what, interval.ci_low <= true <= interval.ci_high
 
 
 if __name__ == "__main__":

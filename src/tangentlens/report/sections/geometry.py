@@ -10,7 +10,7 @@ import polars as pl
 from tangentlens.geometry.measures import ONE_PER_TYPE
 from tangentlens.report.contents import Figure, Section
 from tangentlens.report.drawing import BLUES, bars, grid, labelled, log_axis, spaced, styled
-from tangentlens.report.reading import IN_BATCHES, KEY, Row, interval_text, last_measured
+from tangentlens.report.reading import IN_BATCHES, KEY, Row, as_interval, interval_text, last_measured
 from tangentlens.runs.vocabulary import ACTIVATION, MEAN_SITE, METRICS
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.words import WORDS, Relation, relation
@@ -97,7 +97,7 @@ def _relation(a: Row, b: Row) -> Relation:
 
 
 def _below(a: Row, b: Row) -> bool:
-    return bool(a["ci_high"] < b["ci_low"])
+    return as_interval(a).ci_high < as_interval(b).ci_low
 
 
 def _above(a: Row, b: Row) -> bool:

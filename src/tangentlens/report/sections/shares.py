@@ -175,7 +175,8 @@ def emerges(rows: pl.DataFrame) -> Iterator[str]:
     steps = ratios.join(p_values.select("step").unique(), on="step", how="semi")["step"].to_list()
     if len(steps) < 3:
         return
-    since = emergence(ratios["step"].to_list(), ratios["ci_low"].to_list()).step
+    lows = [as_interval(row).ci_low for row in ratios.iter_rows(named=True)]
+    since = emergence(ratios["step"].to_list(), lows).step
     above = (
         "is not significantly above the mean of the normal control at the last step"
         if since is None

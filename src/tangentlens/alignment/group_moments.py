@@ -1,0 +1,137 @@
+"""Second moments of groups of sequences: shares with their jackknife replicates, order 2 free of the sample's noise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from tangentlens.alignment.share import check_gradients, moment_shares, spectral_power
+from tangentlens.geometry.rows import gram, unit_scale
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.statistics.jackknife import leave_one_out
+
+# Groups have no direction in common if their products are smaller than this part of their squares: rounding alone.
+_NOTHING = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class GroupMoments:
+    """The second moments of gradients in groups of sequences.
+
+    Attributes:
+        rows: The gradients of each group, divided by the root of the energy of all groups.
+        parts: The sum of gg' over them, for each group.
+
+    >>> rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
+    >>> moments = GroupMoments.of(rows, torch.tensor([0, 1, 2]), n_groups=3)
+    >>> moments.shares({"first axis": Subspace.span([[1.0, 0.0]])}, (1.0, 2.0))["first axis"][0].tolist()
+    [0.8, 0.9411764705882353]
+    """
+
+    rows: Sequence[Float[Tensor, "_ d"]]
+    parts: Float[Tensor, "g d d"]
+
+    @classmethod
+    def of(cls, rows: Float[Tensor, "n d"], groups: Int[Tensor, "n"], n_groups: int) -> GroupMoments:
+        """Return the moments of rows.
+
+        Args:
+            rows: Gradients `(n, d)`.
+            groups: The group (0 ... n_groups - 1) of each row.
+            n_groups: Number of groups.
+        """
+        # At unit scale, squares of very small or large moments neither vanish nor overflow.
+        unit = rows / unit_scale(rows)
+        unit = unit / float(unit.double().norm() or 1.0)
+        ordered = unit[groups.argsort(stable=True)].split(groups.bincount(minlength=n_groups).tolist())
+        parts = unit.new_empty(n_groups, rows.shape[1], rows.shape[1], dtype=torch.float64)
+        for part, of_group in zip(parts, ordered, strict=True):
+            part.copy_(gram(of_group))
+        return cls(ordered, parts)
+
+    @cached_property
+    def energy(self) -> Float[Tensor, "g"]:
+        """The part of the energy that each group has."""
+        return self.parts.diagonal(dim1=1, dim2=2).sum(dim=1)
+
+    @cached_property
+    def total(self) -> Float[Tensor, "d d"]:
+        """The second moment of all groups."""
+        return self.parts.sum(dim=0)
+
+    def shares(
+        self, subspaces: Mapping[str, Subspace], orders: Sequence[float], start: Float[Tensor, "d c"] | None = None
+    ) -> dict[str, Float[Tensor, "g_plus_1 orders"]]:
+        """Return the share of every subspace at every order: of all groups, then without each of them.
+
+        Order 2 takes products of different groups only: tr Q'XQ / tr X, where X is the sum of P_g P_h over g != h. The
+        square of a group's own moment contains the square of its noise, which lies in all directions and draws the
+        share towards r / d (docs/measures/alignment.md, 'Order 2'). This estimate can lie outside of 0 and 1 if the
+        share is near them. It is NaN if no two groups have a direction in common. Orders 1 and inf are those of
+        `moment_shares`.
+
+        Args:
+            subspaces: The subspaces by name.
+            orders: The orders of the shares: 1, 2 and `math.inf`.
+            start: Leading eigenvectors of the moment of all groups, `(d, c)`, to find those without a group faster.
+        """
+        check_gradients(self.total)
+        ranks = [q.rank for q in subspaces.values()]
+        bases = torch.cat([q.basis for q in subspaces.values()], dim=1).to(self.parts)
+        image = self.parts @ bases
+        # Which groups count: all of them, then all but one.
+        kept = torch.ones_like(self.energy) - torch.eye(len(image) + 1, len(image)).roll(1, dims=0).to(image)
+
+        def taken(order: float) -> Float[Tensor, "g_plus_1 subspaces"]:
+            if order == 1:
+                inside = (bases * image).sum(dim=1).split(ranks, dim=1)
+                return kept @ torch.stack([one.sum(dim=1) for one in inside], dim=1) / (kept @ self.energy)[:, None]
+            if order == 2:
+                inside = [_between(_products(one), kept) for one in image.split(ranks, dim=2)]
+                return torch.stack(inside, dim=1) / self._whole(kept)[:, None]
+            totals = leave_one_out(self.parts)
+            return torch.stack([moment_shares(total, subspaces, (order,), start)[:, 0] for total in totals])
+
+        shares = torch.stack([taken(order) for order in orders], dim=2)
+        return dict(zip(subspaces, shares.unbind(dim=1), strict=True))
+
+    def power(self, order: float) -> Float[Tensor, "d d"]:
+        """Return the matrix M of trace 1 for which the share of all groups is tr Q'MQ.
+
+        The distribution of a random subspace's share follows from it. At order 2, M may have small negative
+        eigenvalues. It is NaN if no two groups have a direction in common.
+        """
+        if order != 2:
+            return spectral_power(self.total, order)
+        # Only the spread of chance is computed from M, for which single precision is enough.
+        own = torch.zeros_like(self.total)
+        for rows, part in zip(self.rows, self.parts, strict=True):
+            # The square of a moment X'X is X'(XX')X, which is cheaper if there are few rows.
+            own += rows.T @ (rows @ rows.T @ rows) if 3 * len(rows) < len(part) else gram(part.float())
+        return (self.total @ self.total - own) / self._whole(torch.ones_like(self.energy)[None])
+
+    @cached_property
+    def _products(self) -> Float[Tensor, "g g"]:
+        return _products(self.parts)
+
+    def _whole(self, kept: Float[Tensor, "replicates g"]) -> Float[Tensor, "replicates"]:
+        """Return tr X of each replicate, or NaN if it is 0 up to rounding."""
+        whole = _between(self._products, kept)
+        return whole.where(whole > _NOTHING * (kept @ self._products.diagonal()), math.nan)
+
+
+def _products(matrices: Float[Tensor, "g d c"]) -> Float[Tensor, "g g"]:
+    """Return <A_g, A_h> for all pairs of matrices."""
+    flat = matrices.flatten(1)
+    return flat @ flat.T
+
+
+def _between(products: Float[Tensor, "g g"], kept: Float[Tensor, "replicates g"]) -> Float[Tensor, "replicates"]:
+    """Return the sum of the products of different groups, over the groups that each replicate keeps."""
+    return torch.einsum("rg,gh,rh->r", kept, products - torch.diag(products.diagonal()), kept)
