@@ -26,5 +26,5 @@ def test_numbers_without_an_interval_are_told_without_a_claim():
     assert "7.39 (no interval) times normal (not significantly different)" in told
     assert not list(variance(records))
     (since,) = emerges(records)
-    assert "does not stay above the mean of the normal control" in since
+    assert "is not significantly above the mean of the normal control" in since
     assert share_over_depth(records).title.endswith("is above r/d at 0 of 2 sites")

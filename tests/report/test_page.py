@@ -9,6 +9,7 @@ import pytest
 from tangentlens import InputError, Lens, open_run
 from tangentlens.report.contents import draw
 from tangentlens.report.page import write_report
+from tangentlens.report.reading import read_runs
 from tangentlens.report.sections.shares import share_over_depth
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
@@ -16,7 +17,8 @@ from tangentlens.studies import SECTIONS, visibility
 from tangentlens.studies.demo import run_demo
 from tangentlens.studies.profile import Profile, run_profile
 from tangentlens.studies.profile.section import profile_over_depth
-from tiny import TINY, save_tiny, tiny_batch, tiny_model
+from tangentlens.studies.tangent import TestPlan, run_test
+from tiny import TINY, save_sunk, save_tiny, tiny_batch, tiny_model
 
 FIGURES = [figure for section in SECTIONS for figure in section.figures]
 
@@ -42,12 +44,20 @@ def visible(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def tested(tmp_path_factory):
+    """A model with massive activations at one of its tokens."""
+    folder = tmp_path_factory.mktemp("tested")
+    plan = TestPlan(str(save_sunk(folder / "tiny")[0]), rank=4, tokens=512, length=16)
+    return run_test(plan, folder / "a-test")
+
+
+@pytest.fixture(scope="module")
 def page(run, profiled):
     return write_report([run, profiled], run.path / "report.html", SECTIONS).path
 
 
-def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled, visible):
-    figures = draw(SECTIONS, pl.concat([run.records, profiled.records, visible.records]))
+def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled, visible, tested):
+    figures = draw(SECTIONS, read_runs([run, profiled, visible, tested]))
     assert len(figures) == len(FIGURES)
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
     assert all("interval" in figure.caption for figure in figures)

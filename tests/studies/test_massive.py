@@ -8,25 +8,21 @@ import torch
 from transformers import AutoTokenizer
 
 from tangentlens import InputError
-from tangentlens.corpora.text import builtin_text
 from tangentlens.models.load import load_model
 from tangentlens.report.page import write_report
 from tangentlens.studies import SECTIONS
 from tangentlens.studies.audit import AuditPlan, run_audit
 from tangentlens.studies.profile import Profile, run_profile
-from tiny import save_tiny
+from tiny import save_sunk, save_tiny
 
 SMALL = {"batches": 3, "batch_tokens": 256, "length": 16}
 
 
 @pytest.fixture(scope="module")
 def sunk(tmp_path_factory):
-    """A model one of whose tokens, in about 1 of 100 places of the text, is massive; and the name of the token."""
-    folder = save_tiny(tmp_path_factory.mktemp("sunk") / "tiny")
-    tokenizer = AutoTokenizer.from_pretrained(folder)
-    counts = torch.tensor(tokenizer(builtin_text()[:200_000])["input_ids"]).bincount(minlength=400)
-    sink = int((counts / counts.sum() - 0.008).abs().argmin())
-    return save_tiny(tmp_path_factory.mktemp("sunk") / "tiny", sink=sink), tokenizer.decode([sink])
+    """A model one of whose tokens is massive, and the name of that token."""
+    folder, sink = save_sunk(tmp_path_factory.mktemp("sunk") / "tiny")
+    return folder, AutoTokenizer.from_pretrained(folder).decode([sink])
 
 
 @pytest.fixture(scope="module")

@@ -83,7 +83,7 @@ def test_it_goes_on_where_it_stopped(decoder, run, tmp_path):
 
 def test_the_report_tabulates_every_control_at_every_site(run, tmp_path):
     page = write_report([run], tmp_path / "report.html", SECTIONS)
-    table = next(table.frame for table in page.tables if table.title.startswith("Energy share by site"))
+    table = next(table.frame for table in page.tables if "energy share by site" in table.title)
     assert table.height == 3 * 4
     assert set(CONTROLS) < set(table.columns)
 

@@ -43,7 +43,7 @@ def print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     shown = frame if frame["run"].n_unique() > 1 else frame.drop("run")
     for name in shown.columns:
-        table.add_column(name)
+        table.add_column(name, overflow="fold")
     for row in shown.iter_rows():
         table.add_row(*(escape(str(cell)) for cell in row))
     console.print(table)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 import polars as pl
 
+from tangentlens.report.reading import marked
 from tangentlens.runs.vocabulary import ALL_ROWS
 
 
@@ -47,6 +48,8 @@ class Finding:
 class Section:
     """What a report says about one subject. Whatever the records do not allow is left out.
 
+    Its functions get records with the column `decided`: whether a few rows decide a number.
+
     Attributes:
         figures: Each takes the records of all runs and returns a figure, or None.
         tables: Each takes the records of all runs and returns tables.
@@ -67,19 +70,21 @@ class Section:
 
 def draw(sections: Iterable[Section], records: pl.DataFrame) -> list[Figure]:
     """Return every figure that the records allow."""
+    records = marked(records)
     figures = (figure(section.its(records)) for section in sections for figure in section.figures)
     return [figure for figure in figures if figure is not None]
 
 
 def tabulate(sections: Iterable[Section], records: pl.DataFrame) -> list[Table]:
     """Return every table that the records allow."""
+    records = marked(records)
     tables = (table for section in sections for make in section.tables for table in make(section.its(records)))
     return [table for table in tables if table.frame.height]
 
 
 def find(sections: Iterable[Section], records: pl.DataFrame) -> list[Finding]:
     """Return every sentence that the records allow, model by model."""
-    sections = tuple(sections)
+    sections, records = tuple(sections), marked(records)
     return [
         Finding(str(run), str(model), text)
         for (run, model), rows in records.group_by(["run", "model"], maintain_order=True)

@@ -42,16 +42,11 @@ Row = dict[str, Any]
 
 
 def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
-    """Return the records of all runs, under their names, or under their paths where two have the same name.
-
-    The column `decided` says whether a few rows decide a number.
-    """
+    """Return the records of all runs, under their names, or under their paths where two have the same name."""
     names = [run.name for run in runs]
     clash = len(set(names)) < len(names)
     labels = [str(run.path) if clash else run.name for run in runs]
-    return marked(
-        pl.concat([run.records.with_columns(run=pl.lit(label)) for run, label in zip(runs, labels, strict=True)])
-    )
+    return pl.concat([run.records.with_columns(run=pl.lit(label)) for run, label in zip(runs, labels, strict=True)])
 
 
 def marked(records: pl.DataFrame) -> pl.DataFrame:
@@ -121,7 +116,7 @@ def mark(row: Row) -> str:
 
 def ratio_text(row: Row) -> str:
     """Return a ratio with its interval, given its logarithm."""
-    return repr(as_interval(row).exp())
+    return repr(as_interval(row).exp()) + mark(row)
 
 
 def text_of(estimate: pl.Expr, tell: Callable[[Row], str]) -> pl.Expr:

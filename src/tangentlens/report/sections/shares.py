@@ -11,6 +11,7 @@ from tangentlens.alignment.share import ORDERS
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import band, bars, grid, labelled, shown_at_first, step_axis, style_of, styled
 from tangentlens.report.reading import (
+    ESTIMATE,
     IS_PROXY,
     as_interval,
     corrected_p_values,
@@ -97,9 +98,8 @@ def share_table(records: pl.DataFrame) -> Iterator[Table]:
     """Tabulate proxy and controls at each model's last measured step, on average over sites."""
     key = ["run", "model", "step", "order", "variant"]
     rows = records.filter(pl.col("site") == MEAN_SITE, pl.col("freq_bin") == ALL_TOKENS)
-    estimate = pl.struct("value", "ci_low", "ci_high")
-    share = last_measured(shares(rows)).select(*key, "detail", share=text_of(estimate, interval_text))
-    ratio = shares(rows, "log_ratio").select(*key, ratio=text_of(estimate, ratio_text))
+    share = last_measured(shares(rows)).select(*key, "detail", share=text_of(ESTIMATE, interval_text))
+    ratio = shares(rows, "log_ratio").select(*key, ratio=text_of(ESTIMATE, ratio_text))
     frame = (
         share.join(ratio, on=key, how="left")
         .sort("run", "model", "order", ~IS_PROXY, _PLACE)
@@ -124,7 +124,7 @@ def controls_table(records: pl.DataFrame) -> Iterator[Table]:
         pl.col("site") != MEAN_SITE, pl.col("step").n_unique().over("run", "model") == 1
     )
     text = text_of(
-        pl.struct("detail", "value", "ci_low", "ci_high"),
+        pl.struct("detail", "value", "ci_low", "ci_high", "decided"),
         lambda row: interval_text(row) if row["detail"] == PROXY else f"{row['value']:.3g}",
     )
     wide = (
@@ -132,9 +132,13 @@ def controls_table(records: pl.DataFrame) -> Iterator[Table]:
         .sort("run", "model", "depth", maintain_order=True)
         .pivot("variant", index=key, values="text", maintain_order=True)
     )
-    tests = last_measured(shares(rows, "p_value")).filter(pl.col("variant") == "random")
-    frame = wide.join(corrected_p_values(tests), on=key, how="left", maintain_order="left")
-    yield Table("Energy share by site and control; p-values against random, corrected over sites", frame)
+    tests = last_measured(shares(rows, "p_value"))
+    for control in ("random", "permuted"):
+        p_values = corrected_p_values(tests.filter(pl.col("variant") == control)).rename({"p (Holm)": f"p, {control}"})
+        wide = wide.join(p_values, on=key, how="left", maintain_order="left")
+    frame = wide if wide["model"].n_unique() > 1 else wide.drop("model")
+    about = "" if "model" in frame.columns or wide.is_empty() else f"{wide['model'][0]}: "
+    yield Table(f"{about}energy share by site and control; p-values are Holm-corrected over sites", frame)
 
 
 def size(rows: pl.DataFrame) -> Iterator[str]:
@@ -147,8 +151,9 @@ def size(rows: pl.DataFrame) -> Iterator[str]:
             chance = "".join(f" (chance {value:.3g})" for value in last.filter(variant="random")["value"])
             controls = ratios.sort(_PLACE)
             told = "; ".join(compare(row["variant"], as_interval(row)) for row in controls.iter_rows(named=True))
+            when = "The" if rows["step"].max() == 0 else f"At step {proxy['step']} the"
             yield (
-                f"At step {proxy['step']} the {rank}proxy captures {interval_text(proxy)} of the gradient's {what}, "
+                f"{when} {rank}proxy captures {interval_text(proxy)} of the gradient's {what}, "
                 f"averaged over sites{chance}{': ' if told else ''}{told}."
             )
 
