@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import tangentlens as tl
 from tangentlens.geometry.massive import Places
+from tangentlens.geometry.measures import Cloud
 
 
 def _cloud(n: int = 500, d: int = 16, seed: int = 0) -> torch.Tensor:
@@ -96,3 +97,23 @@ def test_places_that_are_not_known_are_not_told():
 
 def test_many_places_are_counted_and_not_listed():
     assert Places({}, dict.fromkeys(range(9), 1)).told().endswith("4 (once) and 4 others")
+
+
+@pytest.mark.parametrize("factor", [50, 200, 1000])
+def test_every_measure_without_them_is_that_of_clean_rows(factor):
+    """33 sinks of 4,096 rows decide the anisotropy, and the number of directions in use falls to 1."""
+    make = torch.Generator().manual_seed(0)
+    clean = torch.randn(4096, 128, generator=make) * torch.arange(1, 129) ** -0.5
+    dirty = clean.clone()
+    sink = torch.nn.functional.normalize(torch.randn(128, generator=make), dim=0)
+    dirty[:33] = factor * clean.norm(dim=1).median() * (1 + 0.1 * torch.rand(33, 1, generator=make)) * sink
+    keep = ~tl.massive_rows(dirty).mask
+    assert (~keep).nonzero()[:, 0].tolist() == list(range(33))
+    assert tl.anisotropy(dirty) > 0.9
+    assert tl.participation_ratio(dirty) < 1.2
+    for measure in (tl.anisotropy, tl.participation_ratio, tl.effective_rank, tl.isoscore, tl.stable_rank):
+        assert measure(dirty[keep]) == pytest.approx(measure(clean[33:]))
+    cloud = Cloud(dirty, torch.arange(4096), torch.arange(4096) // 64)
+    assert cloud.held_of_anisotropy > 0.95
+    assert cloud.without_massive().held_of_anisotropy < 0.1
+    assert tl.local_anisotropy(dirty).matched > 4 * tl.local_anisotropy(dirty[keep]).matched

@@ -84,6 +84,7 @@ def test_a_tracker_is_told_a_handful_of_numbers_on_due_steps(tmp_path):
     # Steps are counted as the Trainer counts them: the first one that ends is number 1.
     assert list(told) == [1, 3, 5]
     names = ["tangent_share", "tangent_share_over_chance", "anisotropy", "intrinsic_dimension", "gradient_norm"]
+    names.append("massive_rows")
     expected = [*names, *(f"{name}/resid.2" for name in names), "alarm/anisotropy"]
     assert list(told[1]) == [f"tangentlens/{name}" for name in expected]
     assert told[1]["tangentlens/alarm/anisotropy"] == 1

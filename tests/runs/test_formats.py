@@ -77,7 +77,7 @@ def test_what_made_a_run_is_known(config, made_by, tmp_path):
 
 def test_a_lens_of_format_1_is_continued(tmp_path):
     run = open_run(old_run(tmp_path / "old", {}, [], lenses={"model": {"rank": 4}}))
-    assert run.manifest["lenses"] == {"model": {"proxy": "semi_nmf", "skip_first": 0, "rank": 4}}
+    assert run.manifest["lenses"] == {"model": {"proxy": "semi_nmf", "skip_first": 0, "massive": 10.0, "rank": 4}}
     run.describe("data", {"bytes": 1})
     assert json.loads((run.path / "manifest.json").read_text())["format"] == FORMAT
 
@@ -91,7 +91,7 @@ def test_records_of_format_2_are_of_all_rows(tmp_path):
     lenses = {"m": {"proxy": "pca"}}
     (run.path / "manifest.json").write_text(json.dumps(manifest | {"format": 2, "lenses": lenses}))
     assert open_run(run.path).records["rows"].to_list() == ["all"]
-    assert run.manifest["lenses"] == {"m": {"proxy": "pca", "skip_first": 0}}
+    assert run.manifest["lenses"] == {"m": {"proxy": "pca", "skip_first": 0, "massive": 10.0}}
     assert create_run(run.path, {"seed": 1}, "profile").path == run.path
 
 

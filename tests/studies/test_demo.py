@@ -27,7 +27,7 @@ def test_every_site_step_and_control_of_both_models_is_there(whole):
     shares = records.filter(pl.col("metric") == "share", pl.col("freq_bin") == "all")
     counts = shares.group_by("model", "step", "site").len()
     assert counts.height == 2 * len(TINY.schedule()) * (len(TINY.sites) + 1)
-    assert counts["len"].unique().to_list() == [5 * 2]
+    assert counts["len"].unique().to_list() == [6 * 2]
     for metric in ("anisotropy", "intrinsic_dimension"):
         found = records.filter(metric=metric, quantity="activation", variant="").filter(pl.col("site") != "mean")
         assert found.height == 2 * len(TINY.schedule()) * len(TINY.sites)

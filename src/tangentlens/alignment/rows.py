@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.massive import massive_rows
+from tangentlens.geometry.massive import THRESHOLD, massive_rows
 from tangentlens.geometry.rows import as_numbers, as_rows, group_products
 from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.jackknife import leave_one_out
@@ -81,9 +81,9 @@ class TokenRows:
         fit = first_half(self.sequences)
         return self[fit], self[~fit]
 
-    def without_massive(self) -> TokenRows:
-        """Return the rows whose activations are not massive."""
-        return self[~massive_rows(self.activations).mask]
+    def without_massive(self, threshold: float = THRESHOLD) -> TokenRows:
+        """Return the rows whose activations are not massive: not above `threshold` times the median length."""
+        return self[~massive_rows(self.activations, threshold).mask]
 
     def second_moments(self, n_groups: int = 16) -> Float[Tensor, "g_plus_1 d d"]:
         """Return the second moment of the gradients: of all sequences, then without each group of them.

@@ -14,7 +14,7 @@ from tangentlens.capture.distributed import device_of, summed, world_size
 from tangentlens.capture.flow import Flow, kept_rows, on_gradient
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
-from tangentlens.geometry.massive import massive_rows
+from tangentlens.geometry.massive import THRESHOLD, massive_rows
 from tangentlens.geometry.moments import Moments
 from tangentlens.runs.vocabulary import ALL_ROWS, WITHOUT_MASSIVE
 
@@ -34,6 +34,7 @@ class MomentStream:
         exclude: Token ids to leave out.
         loss_scale: Returns the factor by which the loss is multiplied in mixed precision; gradients are divided by it.
         skip_first: How many positions at the beginning of each sequence to leave out.
+        massive: How many times as long as the median row of its pass a row must be to count as massive.
 
     Attributes:
         ordinary: The moments of rows that are not massive, on this rank, by `kind/site`.
@@ -47,8 +48,10 @@ class MomentStream:
         exclude: Sequence[int] = (),
         loss_scale: Callable[[], float] | None = None,
         skip_first: int = 0,
+        massive: float = THRESHOLD,
     ) -> None:
         self.loss_scale = loss_scale
+        self.threshold = massive
         self.ordinary: dict[str, Moments] = {}
         self.massive: dict[str, Moments] = {}
         self._sites = sites
@@ -119,7 +122,7 @@ class MomentStream:
         """Compute the moments of the activations, and add them when the gradient comes."""
         rows = kept_rows(hidden, batch)
         try:
-            massive = massive_rows(rows).mask
+            massive = massive_rows(rows, self.threshold).mask
             waiting = [_split(rows, massive)]
         except InputError:
             # Overflow happens in a healthy training (loss scaling): it must neither end it nor make the window NaN.

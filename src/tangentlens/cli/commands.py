@@ -24,6 +24,7 @@ from tangentlens.cli.options import (
     FitHead,
     Json,
     Length,
+    Massive,
     Quiet,
     Rank,
     Seed,
@@ -32,6 +33,7 @@ from tangentlens.cli.options import (
     TextFile,
     TrustRemoteCode,
 )
+from tangentlens.geometry.massive import THRESHOLD
 from tangentlens.proxies import DEFAULT, PROXIES
 from tangentlens.report.page import Report, write_report
 from tangentlens.runs.run import Run, open_run
@@ -110,6 +112,7 @@ def profile(
     length: Length = 128,
     skip_first: SkipFirst = 0,
     bos: Bos = False,
+    massive: Massive = THRESHOLD,
     seed: Seed = 0,
     device: Device = "cpu",
     dtype: Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16.")] = "float32",
@@ -127,6 +130,7 @@ def profile(
         length=length,
         skip_first=skip_first,
         bos=bos,
+        massive=massive,
         seed=seed,
         device=device,
         dtype=dtype,
@@ -153,6 +157,7 @@ def tangent(
     length: Length = 128,
     skip_first: SkipFirst = 0,
     bos: Bos = False,
+    massive: Massive = THRESHOLD,
     fit_head: FitHead = 0,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -172,6 +177,7 @@ def tangent(
         length=length,
         skip_first=skip_first,
         bos=bos,
+        massive=massive,
         fit_head=fit_head,
         seed=seed,
         device=device,
@@ -199,6 +205,7 @@ def audit(
     length: Annotated[int, typer.Option(min=2, help="For a model: tokens it sees at once.")] = 128,
     skip_first: SkipFirst = 0,
     bos: Bos = False,
+    massive: Massive = THRESHOLD,
     fit_head: FitHead = 0,
     seed: Seed = 0,
     device: Device = "cpu",
@@ -216,6 +223,7 @@ def audit(
         length=length,
         skip_first=skip_first,
         bos=bos,
+        massive=massive,
         fit_head=fit_head,
         seed=seed,
         device=device,

@@ -14,6 +14,10 @@ Bos = Annotated[
     bool,
     typer.Option("--bos", help="Begin every window with the begin-of-sequence token, also if the tokenizer adds none."),
 ]
+Massive = Annotated[
+    float,
+    typer.Option(help="A row is massive if it is so many times as long as the median row of its site."),
+]
 Seed = Annotated[
     int,
     typer.Option(

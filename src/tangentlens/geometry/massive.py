@@ -71,14 +71,19 @@ def massive_rows(x: Any, threshold: float = THRESHOLD) -> MassiveRows:
     >>> found.count, rows[~found.mask].shape
     (3, torch.Size([997, 8]))
     """
-    if not threshold > 1:
-        raise InputError(f"threshold must be above 1, the median length itself, but is {threshold}; 10 is usual")
+    check_threshold(threshold)
     rows = as_rows(x)
     # Squares of very large or small numbers would overflow or vanish; a common scale does not change ratios.
     lengths = (rows / unit_scale(rows)).norm(dim=1)
     median = lengths.median()
     ratios = lengths / median if float(median) > 0 else torch.zeros_like(lengths)
     return MassiveRows(ratios > threshold, ratios, threshold)
+
+
+def check_threshold(threshold: float) -> None:
+    """Raise if a multiple of the median length makes no sense as a threshold."""
+    if not threshold > 1:
+        raise InputError(f"threshold must be above 1, the median length itself, but is {threshold}; 10 is usual")
 
 
 @dataclass(frozen=True)

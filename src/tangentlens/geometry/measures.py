@@ -18,7 +18,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.dimension.entropy import manifold_entropy
 from tangentlens.geometry.dimension.intrinsic import IntrinsicDimension, intrinsic_dimension
 from tangentlens.geometry.leading import leading_vectors
-from tangentlens.geometry.massive import MassiveRows, massive_rows
+from tangentlens.geometry.massive import THRESHOLD, MassiveRows, massive_rows
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.neighbours import distinct_rows
 from tangentlens.geometry.spectrum.alpha_req import alpha_req
@@ -50,11 +50,13 @@ class Cloud:
         rows: Activations `(n, d)`.
         tokens: The token id of each row.
         sequences: The sequence id of each row, for intervals over sequences.
+        threshold: How many times as long as the median row a row must be to count as massive.
     """
 
     rows: Float[Tensor, "n d"]
     tokens: Int[Tensor, "n"]
     sequences: Int[Tensor, "n"]
+    threshold: float = THRESHOLD
 
     @cached_property
     def moments(self) -> Moments:
@@ -64,12 +66,12 @@ class Cloud:
     @cached_property
     def massive(self) -> MassiveRows:
         """Which rows are many times as long as the median row."""
-        return massive_rows(self.rows)
+        return massive_rows(self.rows, self.threshold)
 
     def without_massive(self) -> Cloud:
         """Return the cloud without its massive rows."""
         keep = ~self.massive.mask
-        return Cloud(self.rows[keep], self.tokens[keep], self.sequences[keep])
+        return Cloud(self.rows[keep], self.tokens[keep], self.sequences[keep], self.threshold)
 
     @cached_property
     def held_of_anisotropy(self) -> float:
@@ -214,6 +216,8 @@ MEASURES = (
     Measure("duplicates", lambda cloud: float(cloud.dimension.n_duplicates), "duplicate rows",
             shown="records", in_lens=True),
     Measure("massive_rows", lambda cloud: float(cloud.massive.count), "massive rows", shown="records", in_lens=True),
+    Measure("massive_threshold", lambda cloud: cloud.threshold, "length from which a row is massive, over the median",
+            shown="records", in_lens=True),
     Measure("massive_ratio", lambda cloud: cloud.massive.largest, "length of the longest row over the median",
             shown="records", in_lens=True),
     Measure("held_by_top", lambda cloud: cloud.held_of_anisotropy,

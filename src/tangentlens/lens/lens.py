@@ -22,6 +22,7 @@ from tangentlens.capture.step import Capture
 from tangentlens.capture.stream import MomentStream
 from tangentlens.capture.updates import UpdateCapture, find_matrices
 from tangentlens.errors import InputError, check_whole
+from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.alarms import Alarm, ring
 from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step
 from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
@@ -59,6 +60,8 @@ class Lens:
         exclude: Token ids to leave out, such as padding or begin-of-sequence.
         skip_first: How many positions at the beginning of each sequence to leave out; the first ones are often
             attention sinks with massive activations.
+        massive: How many times as long as the median row of its site a row must be to count as massive. Where there are
+            such rows, every number is also measured without them.
         max_tokens: Measure at most this many tokens of a due step, over all ranks; if there are more, a random sample.
         moments_every: Every so many steps, also add the moments of the activations and gradients of all tokens to a
             running sum, which is measured and written with the next due step.
@@ -91,6 +94,7 @@ class Lens:
         counts: Any = None,
         exclude: Iterable[int] = (),
         skip_first: int = 0,
+        massive: float = THRESHOLD,
         max_tokens: int = 16_384,
         moments_every: int | None = None,
         loss_scale: Callable[[], float] | None = None,
@@ -104,6 +108,7 @@ class Lens:
         check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
         check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed, skip_first=skip_first)
         check_settings(proxy, objective, alarms, loss_scale)
+        check_threshold(massive)
         self.model = model
         self.sites = find_sites(model, sites)
         self._updates = UpdateCapture(find_matrices(model, updates) if updates else [], loss_scale)
@@ -117,6 +122,7 @@ class Lens:
         self.bins = None if counts is None else FrequencyBins.of(counts)
         self.exclude = token_ids(exclude)
         self.skip_first = int(skip_first)
+        self.massive = float(massive)
         self.max_tokens = int(max_tokens)
         self.moments_every = moments_every
         self.loss_scale = loss_scale
@@ -137,7 +143,7 @@ class Lens:
             self._claim(self._run, fresh=not isinstance(run, Run))
         self._capture: Capture | None = None
         self._memory = Memory()
-        self._stream = MomentStream(model, self.sites, self.exclude, loss_scale, self.skip_first)
+        self._stream = MomentStream(model, self.sites, self.exclude, loss_scale, self.skip_first, self.massive)
         self._counter: RemovableHandle | None = None
         self._is_first_step = True
 
@@ -166,6 +172,7 @@ class Lens:
             "objective": self.objective,
             "exclude": list(self.exclude),
             "skip_first": self.skip_first,
+            "massive": self.massive,
             "max_tokens": self.max_tokens,
             "moments_every": self.moments_every,
             "updates": {matrix.name: matrix.place for matrix in self._updates.matrices},
@@ -330,7 +337,7 @@ class Lens:
         loss = mean_of_all_ranks(None if loss is None else float(loss), device)
         records = [] if loss is None else [replace(about, quantity=LOSS, metric=LOSS, value=loss)]
         fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
-        fitting = Fitting(self.proxy, self.rank, self.bins, self.seed)
+        fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive)
         outcome = measure_due_step(DueStep(about, self.sites, capture, self._stream, self._memory, fitting, device))
         records += outcome.records
         records += update_records(about, self._updates, capture, self._memory, fitting, device)

@@ -14,7 +14,7 @@ from tangentlens.alignment.share import BINNED_ORDERS
 from tangentlens.alignment.tangent_result import Cell, TangentTest
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.errors import InputError
-from tangentlens.geometry.massive import Places, massive_rows
+from tangentlens.geometry.massive import THRESHOLD, Places, massive_rows
 from tangentlens.geometry.measures import MEASURES, Cloud, Estimate
 from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.spectrum.anisotropy import anisotropy
@@ -44,6 +44,7 @@ class Fitting:
         seed: The seed of everything that is drawn.
         controls: What the proxy is compared with.
         orders: The orders of the shares.
+        massive: How many times as long as the median row a row must be to count as massive.
     """
 
     proxy: str | Fit
@@ -52,6 +53,7 @@ class Fitting:
     seed: int
     controls: Sequence[str] = WATCHED
     orders: Sequence[float] = BINNED_ORDERS
+    massive: float = THRESHOLD
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,8 +93,8 @@ def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: 
         fitting: The proxy and how it is compared.
     """
     measured = _measured(rows, fit_on, fitting)
-    kept = rows.without_massive()
-    fit_on_kept = None if fit_on is None else fit_on[~massive_rows(fit_on).mask]
+    kept = rows.without_massive(fitting.massive)
+    fit_on_kept = None if fit_on is None else fit_on[~massive_rows(fit_on, fitting.massive).mask]
     same_fit = fit_on is None or fit_on_kept is None or len(fit_on) == len(fit_on_kept)
     if same_fit and len(kept.sequences) == len(rows.sequences):
         return measured
@@ -106,7 +108,7 @@ def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: 
 def _measured(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting) -> SiteMeasures:
     """Measure rows as they are."""
     activations, gradients = as_rows(rows.activations), as_rows(rows.gradients)
-    cloud = Cloud(activations, rows.tokens, rows.sequences)
+    cloud = Cloud(activations, rows.tokens, rows.sequences, fitting.massive)
     binned = fitting.bins is not None
     test = tangent_test(
         activations,

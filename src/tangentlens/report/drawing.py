@@ -111,7 +111,7 @@ def band(line: pl.DataFrame, label: str, colour: str, dash: str = "solid") -> It
         name=label,
         mode="lines+markers",
         line={"color": colour, "width": 2, "dash": dash},
-        marker={"size": 5},
+        marker={"size": 5, "symbol": _symbols(line)},
         customdata=line.select("step", "ci_low", "ci_high").rows(),
         hovertemplate="step %{customdata[0]}: %{y:.4g} [%{customdata[1]:.4g}, %{customdata[2]:.4g}]",
     )
@@ -125,6 +125,7 @@ def bars(line: pl.DataFrame, x: str, label: str, colour: str, dash: str = "solid
         name=html.escape(label),
         mode="lines+markers",
         line={"color": colour, "width": 2, "dash": dash},
+        marker={"size": 7, "symbol": _symbols(line)},
         error_y={
             "type": "data",
             "array": (line["ci_high"] - line["value"]).to_list(),
@@ -145,6 +146,12 @@ def styled(plot: go.Figure, height: int) -> go.Figure:
         font={"family": "system-ui, sans-serif", "size": 13},
         hovermode="closest",
     )
+
+
+def _symbols(line: pl.DataFrame) -> list[str]:
+    """Return the marker of each point: hollow for numbers that a few rows decide, if that is known."""
+    few = line["decided"] if "decided" in line.columns else [False] * line.height
+    return ["circle-open" if decided else "circle" for decided in few]
 
 
 def _faint(colour: str) -> str:

@@ -34,7 +34,10 @@ IN_BATCHES = pl.col("metric").str.starts_with(f"{SD}/").any().over("run", "model
 
 # What marks a number that a few rows decide, and what the mark means.
 MARK = "†"
-LEGEND = f"{MARK} The top {TOP:.0%} of the rows, or for gradients of the tokens, hold more than half of this number."
+LEGEND = (
+    f"{MARK} The top {TOP:.0%} of the rows, or for gradients of the tokens, hold more than half of this number. "
+    "Figures show it with a hollow marker."
+)
 # What the text of an estimate is made from.
 ESTIMATE = pl.struct("value", "ci_low", "ci_high", "decided")
 

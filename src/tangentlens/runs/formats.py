@@ -25,7 +25,7 @@ _SEMI_NMF = "semi_nmf"
 
 
 # Settings of a lens that did not exist, and what it did without them.
-_LENS = {"proxy": _SEMI_NMF, "skip_first": 0}
+_LENS = {"proxy": _SEMI_NMF, "skip_first": 0, "massive": 10.0}
 
 
 def upgraded_manifest(manifest: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from tangentlens.alignment.tangent_planes import VERDICTS
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.tokens import MASK
 from tangentlens.errors import InputError
+from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.records import share_records
 from tangentlens.models.small import weight_hash
@@ -51,6 +52,7 @@ class AuditPlan:
         length: For a model, tokens that it sees at once.
         skip_first: How many positions at the beginning of each sequence to leave out.
         bos: For a model, whether every window begins with the begin-of-sequence token.
+        massive: How many times as long as the median row a row must be to count as massive.
         mask_rate: For a masked model, the share of tokens that it has to predict.
         fit_head: For a model without a head, the number of steps to train one; 0 refuses such a model.
         seed: Seed of everything that is drawn.
@@ -66,11 +68,15 @@ class AuditPlan:
     length: int = 128
     skip_first: int = 0
     bos: bool = False
+    massive: float = THRESHOLD
     mask_rate: float = 0.15
     fit_head: int = 0
     seed: int = 0
     device: str = "cpu"
     trust_remote_code: bool = False
+
+    def __post_init__(self) -> None:
+        check_threshold(self.massive)
 
 
 def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run:
@@ -102,7 +108,7 @@ def _audit_site(plan: AuditPlan, subject: Subject, site: Site, rows: Mapping[str
     """Audit all rows of a site and, if some are massive, audit it again without these."""
     part, about = _part(subject, site), replace(_about(plan, subject), site=site.name, depth=site.depth)
     readings = {ALL_ROWS: (part, rows)}
-    without = {name: of.without_massive() for name, of in rows.items()}
+    without = {name: of.without_massive(plan.massive) for name, of in rows.items()}
     if len(without["trained"].sequences) < len(rows["trained"].sequences):
         readings[WITHOUT_MASSIVE] = (f"{part}, without massive rows", without)
     records: list[Record] = []

@@ -14,6 +14,7 @@ from tangentlens.alignment.share import ORDERS
 from tangentlens.alignment.tangent_test import CONTROLS
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.errors import InputError
+from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
 from tangentlens.lens.records import mean_records, site_records
 from tangentlens.models.load import check_device
@@ -50,6 +51,7 @@ class TestPlan:
         length: Tokens that the model sees at once.
         skip_first: How many positions at the beginning of each window to leave out.
         bos: Whether every window begins with the begin-of-sequence token, also if the tokenizer adds none.
+        massive: How many times as long as the median row a row must be to count as massive.
         mask_rate: For a masked model, the share of tokens that it has to predict.
         fit_head: For a model without a head, the number of steps to train one; 0 refuses such a model.
         seed: Seed of everything that is drawn.
@@ -69,6 +71,7 @@ class TestPlan:
     length: int = 128
     skip_first: int = 0
     bos: bool = False
+    massive: float = THRESHOLD
     mask_rate: float = 0.15
     fit_head: int = 0
     seed: int = 0
@@ -80,6 +83,7 @@ class TestPlan:
             if getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}, but is {getattr(self, name)}")
         named_proxy(self.proxy)
+        check_threshold(self.massive)
         check_device(self.device)
 
 
@@ -100,7 +104,8 @@ def _tested(
 ) -> Iterator[Record]:
     """Yield the records of the model, or of one of its nulls, at all sites."""
     about = Record(model=name, revision=subject.revision, seed=plan.seed)
-    fitting = Fitting(plan.proxy, plan.rank, FrequencyBins.of(subject.counts), plan.seed, CONTROLS, tuple(ORDERS))
+    bins = FrequencyBins.of(subject.counts)
+    fitting = Fitting(plan.proxy, plan.rank, bins, plan.seed, CONTROLS, tuple(ORDERS), plan.massive)
     measured: list[SiteMeasures] = []
     watch(Progress(name, 0, len(sites), "gradients"))
     for some in _that_fit(sites, subject):
@@ -112,7 +117,11 @@ def _tested(
             try:
                 measured.append(measure_site(captured, None, fitting))
                 yield from site_records(here, measured[-1])
-                yield from _active(here, captured, measured[-1].without_massive is not None, plan.seed)
+                readings = {ALL_ROWS: captured}
+                if measured[-1].without_massive is not None:
+                    readings[WITHOUT_MASSIVE] = captured.without_massive(plan.massive)
+                for kept, read in readings.items():
+                    yield from _active(replace(here, rows=kept), read, plan.seed)
             except InputError as error:
                 yield here.unmeasured(str(error))
             watch(Progress(name, sites.index(site) + 1, len(sites), site.name))
@@ -120,22 +129,19 @@ def _tested(
         yield from mean_records(replace(about, site=MEAN_SITE), measured)
 
 
-def _active(about: Record, rows: TokenRows, massive: bool, seed: int) -> Iterator[Record]:
-    """Yield the test of active concepts with dense and with sparse codes, of all rows and without massive ones."""
-    readings = {ALL_ROWS: rows} | ({WITHOUT_MASSIVE: rows.without_massive()} if massive else {})
-    for which, read in readings.items():
-        fit, test = read.halves()
-        principal = Principal.of(fit.activations)
-        n_concepts, n_active = usual_numbers(fit)
-        for kind, sparsity in (("", 0.0), ("sparse", SPARSITY)):
-            here = replace(about, rows=which)
-            try:
-                used = usages(principal, test.activations, n_concepts, sparsity, seed)
-                result = own_and_swapped(used, test.gradients, test.sequences, n_active, seed)
-            except InputError as error:
-                yield replace(here, quantity=GRADIENT, variant=kind or "concepts").unmeasured(str(error))
-            else:
-                yield from active_records(here, result, kind)
+def _active(about: Record, rows: TokenRows, seed: int) -> Iterator[Record]:
+    """Yield the test of active concepts, with dense and with sparse codes."""
+    fit, test = rows.halves()
+    principal = Principal.of(fit.activations)
+    n_concepts, n_active = usual_numbers(fit)
+    for kind, sparsity in (("", 0.0), ("sparse", SPARSITY)):
+        try:
+            used = usages(principal, test.activations, n_concepts, sparsity, seed)
+            result = own_and_swapped(used, test.gradients, test.sequences, n_active, seed)
+        except InputError as error:
+            yield replace(about, quantity=GRADIENT, variant=kind or "concepts").unmeasured(str(error))
+        else:
+            yield from active_records(about, result, kind)
 
 
 def _that_fit(sites: Sequence[Site], subject: Subject) -> Iterator[Sequence[Site]]:

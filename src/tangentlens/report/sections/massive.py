@@ -31,8 +31,8 @@ def with_and_without(records: pl.DataFrame) -> Figure | None:
         yield bars(line, "site", *_LINES[which])
 
     caption = (
-        "A row is massive if it is more than 10 times as long as the median row of its site. 95% intervals over "
-        "batches, or over the sequences of the step."
+        f"A row is massive if it is more than {_threshold(records)} times as long as the median row of its site. 95% "
+        "intervals over batches, or over the sequences of the step."
     )
     return Figure(_title(rows), caption, styled(grid(rows, "metric", panels, "rows", draw), 120 + 300 * len(panels)))
 
@@ -83,7 +83,14 @@ def massive_table(records: pl.DataFrame) -> Iterator[Table]:
         "anisotropy without",
         "where",
     ]
-    yield Table("Massive rows: more than 10 times as long as the median row of their site", frame.select(order))
+    title = f"Massive rows: more than {_threshold(records)} times as long as the median row of their site"
+    yield Table(title, frame.select(order))
+
+
+def _threshold(records: pl.DataFrame) -> str:
+    """Return how many times as long as the median row a massive row is; runs may differ."""
+    known = records.filter(pl.col("metric") == "massive_threshold")["value"].unique().sort()
+    return " or ".join(f"{value:g}" for value in known)
 
 
 def born(rows: pl.DataFrame) -> Iterator[str]:
@@ -98,7 +105,7 @@ def born(rows: pl.DataFrame) -> Iterator[str]:
     since = f"and were not there at step {before[-1]}" if len(before) else "which is the first measured step"
     yield (
         f"Massive activations appeared at step {first['step']}, first at {first['site']} ({first['value']:.0f} rows "
-        f"more than 10 times as long as the median row), {since}."
+        f"more than {_threshold(rows)} times as long as the median row), {since}."
     )
 
 
@@ -119,9 +126,9 @@ def decides(rows: pl.DataFrame) -> Iterator[str]:
     number = f"{there['value']:.3g} rows" + (" a batch" if there["ci_over"] == BATCHES else "")
     where = f", {there['detail']}" if there["detail"] else ""
     yield (
-        f"Massive rows, more than 10 times as long as the median row, are at {some.height} of {counts.height} sites. "
-        f"At {worst['site']} the anisotropy is {interval_text(worst)} with them and {without} without. There they are "
-        f"{number}{where}."
+        f"Massive rows, more than {_threshold(rows)} times as long as the median row, are at {some.height} of "
+        f"{counts.height} sites. At {worst['site']} the anisotropy is {interval_text(worst)} with them and {without} "
+        f"without. There they are {number}{where}."
     )
 
 

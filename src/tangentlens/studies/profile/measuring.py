@@ -173,7 +173,7 @@ class _ModelProfile:
             here = torch.cat(rows.pop(site.name))
             try:
                 ids = kept[mixed].to(here.device)
-                cloud = Cloud(as_rows(here[mixed.to(here.device)]), ids, ids)
+                cloud = Cloud(as_rows(here[mixed.to(here.device)]), ids, ids, self.profile.massive)
                 measured.append(_both_ways(cloud))
                 massive.append(Places.of(cloud.massive, positions[mixed].to(here.device), ids))
             except InputError as error:

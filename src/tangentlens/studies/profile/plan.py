@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tangentlens.errors import InputError
+from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.models.load import check_device
 
 NAME = "profile"
@@ -23,6 +24,7 @@ class Profile:
         length: Tokens that the model sees at once.
         skip_first: How many positions at the beginning of each window to leave out.
         bos: Whether every window begins with the begin-of-sequence token, also if the tokenizer adds none.
+        massive: How many times as long as the median row a row must be to count as massive.
         seed: Seed of the windows and of the vectors drawn from them.
         device: Where to compute.
         dtype: The format of the weights.
@@ -37,6 +39,7 @@ class Profile:
     length: int = 128
     skip_first: int = 0
     bos: bool = False
+    massive: float = THRESHOLD
     seed: int = 0
     device: str = "cpu"
     dtype: str = "float32"
@@ -49,4 +52,5 @@ class Profile:
                 raise InputError(f"{name} must be at least {smallest}, but is {getattr(self, name)}")
         if self.dtype not in ("float32", "bfloat16", "float16"):
             raise InputError(f"dtype must be float32, bfloat16 or float16, but is {self.dtype!r}")
+        check_threshold(self.massive)
         check_device(self.device)

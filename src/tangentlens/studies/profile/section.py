@@ -57,7 +57,7 @@ def profile_over_depth(records: pl.DataFrame) -> Figure | None:
     caption = (
         "Means over batches of shuffled token vectors, with 95% intervals over batches. The shape of a profile (bell, "
         "valley, irregular, monotone, flat) is decided over the same batches; undecided: neither a shape nor flatness "
-        "could be shown. A row is massive if it is more than 10 times as long as the median row."
+        "could be shown."
     )
     return Figure(_title(rows, records), caption, styled(plot, 260 * n_rows + 80))
 
