@@ -175,3 +175,14 @@ def test_a_test_of_rows_among_which_some_are_massive_has_every_control(factor):
     tested = tangent_test(rows, gradients, torch.arange(4096) // 32, rank=16, orders=(1.0,))
     assert {"kmeans", "pca", "ica", "shuffled"} <= set(tested.variants)
     assert tested.subspaces["kmeans"].rank == tested.subspaces[tested.proxy].rank
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.01, 0.05])
+def test_nearly_dependent_centers_keep_their_rank_in_a_wide_space(spread):
+    """Sinks that point nearly the same way, as those of large decoders do."""
+    make = torch.Generator().manual_seed(0)
+    rows = torch.randn(1024, 576, generator=make) * torch.arange(1, 577) ** -0.5
+    sink = torch.nn.functional.normalize(torch.randn(576, generator=make), dim=0)
+    lengths = torch.linspace(150, 250, 24)[:, None]
+    rows[:24] = lengths * rows.norm(dim=1).median() * sink + spread * rows[:24]
+    assert kmeans(rows, 16).rank == 16

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 
@@ -23,24 +23,30 @@ from tangentlens.runs.vocabulary import ACTIVATION, GRADIENT, PROXY, UNCENTRED, 
 from tangentlens.statistics.jackknife import share_jackknife
 
 
-def site_records(about: Record, site: SiteMeasures) -> Iterator[Record]:
-    """Yield the measures of a site as records like `about`: of all rows and, if some are massive, without these."""
-    yield from _records(about, site)
+def site_records(about: Record, site: SiteMeasures, token_name: Callable[[int], str] = str) -> Iterator[Record]:
+    """Yield the measures of a site as records like `about`: of all rows and, if some are massive, without these.
+
+    Args:
+        about: What the records have in common.
+        site: The measures.
+        token_name: Returns what to call a token, given its id.
+    """
+    yield from _records(about, site, token_name)
     here = replace(about, rows=WITHOUT_MASSIVE)
     if isinstance(site.without_massive, SiteMeasures):
-        yield from _records(here, site.without_massive)
+        yield from _records(here, site.without_massive, token_name)
     elif site.without_massive is not None:
         yield here.unmeasured(str(site.without_massive))
 
 
-def _records(about: Record, site: SiteMeasures) -> Iterator[Record]:
+def _records(about: Record, site: SiteMeasures, token_name: Callable[[int], str]) -> Iterator[Record]:
     activation = replace(about, quantity=ACTIVATION, n=site.n)
     for measure in MEASURES:
         here, estimate = replace(activation, variant=measure.variant), site.estimates.get(measure.key)
         if isinstance(estimate, Estimate):
             yield here.estimate(measure.name, estimate.interval, n=estimate.n)
         elif estimate is not None:
-            detail = site.massive.told() if measure.name == "massive_rows" else ""
+            detail = site.massive.told(token_name) if measure.name == "massive_rows" else ""
             yield replace(here, metric=measure.name, value=estimate, detail=detail)
     gradient = replace(about, quantity=GRADIENT, n=site.n)
     yield replace(gradient, metric="anisotropy", variant=UNCENTRED, value=site.gradient_anisotropy)

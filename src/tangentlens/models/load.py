@@ -72,6 +72,10 @@ class LoadedModel:
         added = {place for place, token in self.tokenizer.added_tokens_decoder.items() if token.special}
         return added | set(self.tokenizer.all_special_ids)
 
+    def token_name(self, token: int) -> str:
+        """Return the text of a token in quotes."""
+        return repr(self.tokenizer.decode([token]))
+
     def is_text(self, tokens: Int[Tensor, "..."]) -> Bool[Tensor, "..."]:
         """Return a mask that is true for tokens that are not special; it has the shape of `tokens`."""
         return ~torch.isin(tokens, torch.tensor(sorted(self.special_ids), dtype=torch.int64))

@@ -38,12 +38,13 @@ def kmeans(x: Any, rank: int, seed: int = 0) -> Subspace:
     used, index = label.unique(return_inverse=True)
     sums = points.new_zeros(len(used), points.shape[1]).index_add_(0, index, points)
     centers = sums / index.bincount()[:, None]
-    vectors = torch.nn.functional.normalize(centers, dim=1)
-    found = Subspace.span(vectors)
+    found = Subspace.span(torch.nn.functional.normalize(centers, dim=1))
+    basis = found.basis[:, :rank]
     if found.rank < rank:
         outside = points - found.project(points) @ found.basis.T
         further, along = leading_directions(outside, rank - found.rank)
         # Where rows do not vary, only rounding is left: such directions are none.
         varies = along.square().mean(dim=0).sqrt() > torch.finfo(torch.float32).eps
-        vectors = torch.cat([found.basis.T, further.T[varies]])
-    return Subspace.span(vectors @ directions.T, rank=rank)
+        basis = torch.cat([basis, further[:, varies]], dim=1)
+    # Orthonormal vectors, because nearly dependent ones might lose a dimension on their way into the wider space.
+    return Subspace.span((directions @ basis).T, rank=rank)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import islice
 from pathlib import Path
@@ -80,6 +80,7 @@ class Subject:
         step: The training step, if it is known.
         earlier: Proxies of earlier steps, by site and step.
         revision: The model's revision, if it has any.
+        token_name: Returns what to call a token, given its id.
     """
 
     name: str
@@ -93,6 +94,7 @@ class Subject:
     step: int = 0
     earlier: Mapping[str, Mapping[str, Subspace]] | None = None
     revision: str = ""
+    token_name: Callable[[int], str] = str
 
 
 def subject_rows(subject: Subject, which: str, sites: Sequence[Site], seed: int) -> tuple[dict[str, TokenRows], float]:
@@ -158,6 +160,7 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
         how.skip_first,
         _counts(batches),
         revision=loaded.revision,
+        token_name=loaded.token_name,
     )
 
 

@@ -116,7 +116,7 @@ def _tested(
             here, captured = replace(about, site=site.name, depth=site.depth), rows.pop(site.name)
             try:
                 measured.append(measure_site(captured, None, fitting))
-                yield from site_records(here, measured[-1])
+                yield from site_records(here, measured[-1], subject.token_name)
                 readings = {ALL_ROWS: captured}
                 if measured[-1].without_massive is not None:
                     readings[WITHOUT_MASSIVE] = captured.without_massive(plan.massive)

@@ -240,14 +240,11 @@ class _ModelProfile:
                 if rows == WITHOUT_MASSIVE and not has_massive[place]:
                     continue
                 here = replace(about, site=site.name, depth=site.depth)
-                detail = massive[place].told(self._token) if metric == "massive_rows" else ""
+                detail = massive[place].told(self.loaded.token_name) if metric == "massive_rows" else ""
                 yield here.estimate(metric, mean_interval(column, BATCHES), detail=detail)
                 yield replace(here, metric=derived(SD, metric), value=float(column.std()))
             if bool(table.isfinite().all()):
                 yield from self._shape(about, metric, table)
-
-    def _token(self, token: int) -> str:
-        return repr(self.loaded.tokenizer.decode([token]))
 
     def _shape(self, about: Record, metric: str, table: Float[Tensor, "batches sites"]) -> Iterator[Record]:
         """Yield the shape over the residual sites, its margin, and how many batches an undecided one needs."""
