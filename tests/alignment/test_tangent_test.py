@@ -9,6 +9,7 @@ from tangentlens.alignment.tangent_result import Cell, average
 from tangentlens.alignment.tangent_test import N_DRAWS
 from tangentlens.proxies.covariance import covariance
 from tangentlens.statistics.emergence import emergence
+from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.words import compare, relation
 
@@ -255,11 +256,11 @@ def test_energy_in_one_sequence_gives_no_interval_and_no_claim():
     for order in (1.0, 2.0, math.inf):
         assert math.isnan(test.share(order=order).ci_low)
         for control in test.variants[1:]:
-            assert relation(test.log_ratio(control, order)) == "undecided"
+            assert relation(test.log_ratio(control, order)) == "no interval"
     shares, _, by_token = test.verdict().partition("Token by token")
     assert shares.startswith("Shares have no interval: 1.0 effective sequences hold the energy.")
     assert "significantly above" not in shares.replace("not significantly above", "")
-    assert "(no interval) times normal (not significantly different)" in shares
+    assert "(no interval) times normal (without an interval, and so not compared)" in shares
     # Every token has the same weight in the token share, whose intervals stay.
     assert "significantly above" in by_token
     assert test.table.filter(metric="share", variant="pca")["ci_low"].is_null().all()
@@ -274,9 +275,13 @@ def test_what_the_top_tokens_hold_agrees_with_naive_sums():
     held_out, basis = gradients[400:].double(), test.subspaces["semi_nmf"].basis
     moment = held_out.T @ held_out
     leader = torch.linalg.eigh(moment).eigenvectors[:, -1]
+    # At order 2, every token with the tokens of the other groups of sequences.
+    groups = sequence_groups(sequences[400:], 16)
+    apart = (groups[:, None] != groups[None, :]).double()
+    pairs = (held_out @ held_out.T) * (held_out @ basis @ (held_out @ basis).T) * apart
     contributions = {
         1.0: (held_out @ basis).square().sum(dim=1),
-        2.0: torch.einsum("nd,de,er,nr->n", held_out, moment, basis, held_out @ basis),
+        2.0: pairs.sum(dim=1),
         math.inf: (held_out @ leader).square(),
     }
     for order, parts in contributions.items():
@@ -284,8 +289,8 @@ def test_what_the_top_tokens_hold_agrees_with_naive_sums():
         assert test.held_by_top[order] == pytest.approx(float(largest[:4].sum() / largest.sum()), rel=1e-4)
     # The numerators, too: contributions add up to those of the shares.
     assert float(contributions[1.0].sum() / moment.trace()) == pytest.approx(test.share().value, rel=1e-5)
-    plug_in = float(contributions[2.0].sum() / moment.square().sum())
-    assert plug_in == pytest.approx(share(held_out, test.subspaces["semi_nmf"], 2.0), rel=1e-5)
+    whole = float(((held_out @ held_out.T).square() * apart).sum())
+    assert float(pairs.sum()) / whole == pytest.approx(test.share(order=2.0).value, rel=1e-5)
 
 
 def test_a_few_loud_tokens_are_named():

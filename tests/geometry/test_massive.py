@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tangentlens as tl
-from tangentlens.geometry.massive import Places
+from tangentlens.geometry.massive import Places, check_threshold
 from tangentlens.geometry.measures import Cloud
 
 
@@ -66,8 +66,14 @@ def test_threshold_is_in_multiples_of_the_median():
 
 @pytest.mark.parametrize("threshold", [1.0, 0.0, -3.0, float("nan")])
 def test_thresholds_that_make_no_sense_are_refused(threshold):
-    with pytest.raises(tl.InputError, match="threshold must be above 1"):
+    with pytest.raises(tl.InputError, match="threshold must be a number above 1"):
         tl.massive_rows(_cloud(), threshold)
+
+
+@pytest.mark.parametrize("threshold", ["10", None, 0.5])
+def test_what_is_no_threshold_is_refused_by_the_name_that_it_has_there(threshold):
+    with pytest.raises(tl.InputError, match="massive must be a number above 1"):
+        check_threshold(threshold, "massive")
 
 
 def test_rows_that_are_not_finite_are_refused():

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from tangentlens import Alarm, InputError, Lens, anisotropy, massive_rows, open_run, tangent_test
+from tangentlens.capture.batch import read_batch, read_decoder_batch
 from tangentlens.capture.sites import find_sites
 from tangentlens.capture.step import Capture
 from tangentlens.capture.stream import MomentStream
@@ -148,6 +149,34 @@ def test_packed_sequences_each_have_a_first_position():
     batch = tiny_batch(0, batch=1, length=6)
     rows = captured(tiny_model(), {**batch, "position_ids": torch.tensor([[0, 1, 2, 0, 1, 2]])})
     assert rows.positions.tolist() == [0, 1, 2, 0, 1, 2]
+
+
+def test_a_mask_may_number_packed_sequences():
+    batch = tiny_batch(0, batch=1, length=6)
+    mask, positions = torch.tensor([[1, 1, 1, 2, 2, 2]]), torch.tensor([[0, 1, 2, 0, 1, 2]])
+    named = {"input_ids": batch["input_ids"], "attention_mask": mask, "position_ids": positions}
+    assert read_batch(named).positions.tolist() == [[0, 1, 2, 0, 1, 2]]
+    assert read_batch(named, skip_first=1).keep.tolist() == [[False, True, True, False, True, True]]
+
+
+def test_an_ignored_label_of_a_decoder_is_a_position():
+    tokens = torch.tensor([[1, 2, 3, 4]])
+    batch = read_decoder_batch(tokens, {"labels": torch.tensor([[-100, -100, 7, 8]])}, (), skip_first=1)
+    assert batch.positions.tolist() == [[0, 1, 2, 3]]
+    assert batch.keep.tolist() == [[False, False, True, True]]
+
+
+def test_a_state_that_did_not_keep_them_apart_gives_one_reading_until_the_window_ends():
+    model = with_a_sink()
+    stream = MomentStream(model, find_sites(model, "resid.1"))
+    with stream:
+        model(**tiny_batch(0, batch=32)).loss.backward()
+        old = {key.replace("ordinary/", "window/"): value for key, value in stream.state_dict().items()}
+        stream.load_state_dict({key: value for key, value in old.items() if key.startswith("window/")})
+        assert list(stream.total("resid.1")) == ["all"]
+        stream.forget()
+        model(**tiny_batch(0, batch=32)).loss.backward()
+    assert list(stream.total("resid.1")) == ["all", "without_massive"]
 
 
 def test_a_negative_number_of_positions_is_refused(tmp_path):

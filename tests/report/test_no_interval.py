@@ -23,7 +23,7 @@ def test_numbers_without_an_interval_are_told_without_a_claim():
     records = as_frame("run", [record for step in (0, 1, 2) for record in without_intervals(step)])
     (told,) = size(records)
     assert "captures 0.600 (no interval) of the gradient's energy" in told
-    assert "7.39 (no interval) times normal (not significantly different)" in told
+    assert "7.39 (no interval) times normal (without an interval, and so not compared)" in told
     assert not list(variance(records))
     (since,) = emerges(records)
     assert "is not significantly above the mean of the normal control" in since

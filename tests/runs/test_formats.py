@@ -83,6 +83,7 @@ def test_a_lens_of_format_1_is_continued(tmp_path):
 
 
 def test_records_of_format_2_are_of_all_rows(tmp_path):
+    now = {"seed": 1, "skip_first": 0, "bos": False, "massive": 10.0}
     run = create_run(tmp_path / "run", {"seed": 1}, "profile")
     run.write("old", [Record(model="m", metric="anisotropy", value=0.5)])
     part = next((run.path / "records").glob("*.parquet"))
@@ -92,7 +93,7 @@ def test_records_of_format_2_are_of_all_rows(tmp_path):
     (run.path / "manifest.json").write_text(json.dumps(manifest | {"format": 2, "lenses": lenses}))
     assert open_run(run.path).records["rows"].to_list() == ["all"]
     assert run.manifest["lenses"] == {"m": {"proxy": "pca", "skip_first": 0, "massive": 10.0}}
-    assert create_run(run.path, {"seed": 1}, "profile").path == run.path
+    assert create_run(run.path, now, "profile").path == run.path
 
 
 def test_a_format_of_the_future_is_refused(tmp_path):

@@ -16,7 +16,7 @@ from tangentlens.statistics.words import compare, relation
         (0.01, 0.04, "equivalent"),
         (-0.04, 0.06, "undecided"),
         (-math.inf, math.inf, "undecided"),
-        (math.nan, math.nan, "undecided"),
+        (math.nan, math.nan, "no interval"),
     ],
 )
 def test_no_difference_shown_is_not_equivalence_shown(low, high, says):
@@ -32,6 +32,6 @@ def test_a_random_control_is_judged_by_its_p_value_as_well():
 
 def test_without_an_interval_nothing_is_claimed():
     words = compare("random", Interval(0.7, math.nan, math.nan), 0.001)
-    assert words == "2.01 (no interval) times random (not significantly different)"
+    assert words == "2.01 (no interval) times random (without an interval, and so not compared)"
     assert repr(Interval(math.nan, math.nan, math.nan)) == "not estimable"
     assert Interval(0.7, math.nan, math.nan).columns()["ci_low"] is None

@@ -76,6 +76,8 @@ class Overlaps:
         It is half of what tangent gradients would show, at least: the planes of one half of the rows serve as gradients
         that are as tangent as can be known. It is near 0 if the planes of different places cannot be told apart.
         """
+        if self.repeated <= 0 or self.repeated_elsewhere <= 0:
+            return 0.0 if self.repeated <= 0 else ALIKE
         return min(max(math.log(self.repeated / self.repeated_elsewhere) / 2, 0.0), ALIKE)
 
     @property

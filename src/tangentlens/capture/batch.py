@@ -143,7 +143,8 @@ def read_decoder_batch(
     if mask is None and labels is not None:
         mask = labels != NO_TARGET
     starts = _starts(tokens, None)
-    positions = _positions(starts, mask)
+    # An ignored label is no padding: such a token has its place in the sequence all the same.
+    positions = _positions(starts, _like(named.get("decoder_attention_mask"), tokens))
     keep = _kept(tokens, mask, exclude) & (positions >= skip_first)
     return Batch(tokens, _targets(tokens, labels, "seq2seq"), _sequences(starts), positions, keep)
 
@@ -184,7 +185,7 @@ def _sequences(starts: Tensor) -> Tensor:
 
 def _positions(starts: Tensor, mask: Tensor | None) -> Tensor:
     """Return the place of each position in its sequence, from 0 on; padding, on either side, is not counted."""
-    real = torch.ones_like(starts) if mask is None else mask.long()
+    real = torch.ones_like(starts) if mask is None else mask.bool().long()
     so_far = real.cumsum(dim=1)
     before = (so_far - real).where(starts.bool(), 0).cummax(dim=1).values
     return (so_far - before - 1).clamp_min(0)

@@ -54,6 +54,8 @@ class MomentStream:
         self.threshold = massive
         self.ordinary: dict[str, Moments] = {}
         self.massive: dict[str, Moments] = {}
+        # Whether the moments are from a checkpoint that did not keep massive rows apart.
+        self._mixed = False
         self._sites = sites
         self._model = model
         self._flow = Flow(model, sites, self._see, exclude, skip_first=skip_first)
@@ -83,7 +85,7 @@ class MomentStream:
                 for part in together:
                     whole.merge(part)
                 totals.setdefault(ALL_ROWS, {})[kind] = whole
-            if len(together) == 2:
+            if len(together) == 2 and not self._mixed:
                 totals.setdefault(WITHOUT_MASSIVE, {})[kind] = together[0]
         return totals
 
@@ -96,7 +98,7 @@ class MomentStream:
         """Return the moments since the last `forget`, as tensors by name; every rank must call this."""
         state: dict[str, Tensor] = {}
         for key in (f"{kind}/{site.name}" for site in self._sites for kind in KINDS):
-            for name, moments in zip(("window", "massive"), self._summed(key), strict=True):
+            for name, moments in zip(("ordinary", "massive"), self._summed(key), strict=True):
                 if moments is not None:
                     parts = {"count": torch.tensor(moments.count), "mean": moments.mean, "scatter": moments.scatter}
                     state |= {f"{name}/{key}/{part}": value for part, value in parts.items()}
@@ -105,7 +107,8 @@ class MomentStream:
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from the `state_dict` of another stream."""
         device = device_of(self._model)
-        for name, moments in (("window", self.ordinary), ("massive", self.massive)):
+        self._mixed = any(key.startswith("window/") for key in state)
+        for name, moments in (("window", self.ordinary), ("ordinary", self.ordinary), ("massive", self.massive)):
             for count in (key for key in state if key.startswith(f"{name}/") and key.endswith("/count")):
                 key = count.removeprefix(f"{name}/").removesuffix("/count")
                 moments[key] = Moments(len(state[f"{name}/{key}/mean"]), device=device)
@@ -117,6 +120,7 @@ class MomentStream:
         """Forget all moments, to begin a new window."""
         self.ordinary.clear()
         self.massive.clear()
+        self._mixed = False
 
     def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
         """Compute the moments of the activations, and add them when the gradient comes."""

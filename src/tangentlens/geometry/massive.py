@@ -12,10 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.rows import as_rows, unit_scale
+from tangentlens.geometry.rows import as_rows, shaped_rows, unit_scale
 
 # A row is massive if it is longer than this many times the median row of its site.
 THRESHOLD = 10.0
+# Rows that are measured at once: a whole copy of a site's activations would be felt inside a training step.
+_PART = 4096
 # How many positions and tokens are listed by name.
 _LISTED = 5
 
@@ -72,18 +74,27 @@ def massive_rows(x: Any, threshold: float = THRESHOLD) -> MassiveRows:
     (3, torch.Size([997, 8]))
     """
     check_threshold(threshold)
-    rows = as_rows(x)
-    # Squares of very large or small numbers would overflow or vanish; a common scale does not change ratios.
-    lengths = (rows / unit_scale(rows)).norm(dim=1)
+    rows = shaped_rows(x)
+    if not len(rows):
+        raise InputError("at least 1 rows are needed, but 0 came; pass more tokens")
+    lengths = torch.cat([_lengths(as_rows(part)) for part in rows.split(_PART)])
     median = lengths.median()
     ratios = lengths / median if float(median) > 0 else torch.zeros_like(lengths)
     return MassiveRows(ratios > threshold, ratios, threshold)
 
 
-def check_threshold(threshold: float) -> None:
-    """Raise if a multiple of the median length makes no sense as a threshold."""
-    if not threshold > 1:
-        raise InputError(f"threshold must be above 1, the median length itself, but is {threshold}; 10 is usual")
+def _lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+    """Return the length of each row in fp64; squares of very large or small numbers would overflow or vanish."""
+    scale = unit_scale(rows)
+    return (rows / scale).norm(dim=1).double() * scale
+
+
+def check_threshold(threshold: Any, name: str = "threshold") -> None:
+    """Raise if something makes no sense as a multiple of the median length; `name` is what a user calls it."""
+    if not isinstance(threshold, int | float) or not threshold > 1:
+        raise InputError(
+            f"{name} must be a number above 1, the median length itself, but is {threshold!r}; 10 is usual"
+        )
 
 
 @dataclass(frozen=True)

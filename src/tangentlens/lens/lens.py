@@ -108,7 +108,7 @@ class Lens:
         check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
         check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed, skip_first=skip_first)
         check_settings(proxy, objective, alarms, loss_scale)
-        check_threshold(massive)
+        check_threshold(massive, "massive")
         self.model = model
         self.sites = find_sites(model, sites)
         self._updates = UpdateCapture(find_matrices(model, updates) if updates else [], loss_scale)

@@ -13,7 +13,7 @@ import plotly.io
 
 from tangentlens.errors import InputError
 from tangentlens.report.contents import Figure, Finding, Section, Table, draw, find, tabulate
-from tangentlens.report.reading import LEGEND, MARK, read_runs
+from tangentlens.report.reading import LEGEND, marked, read_runs
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.runs.run import Run
 
@@ -26,18 +26,13 @@ class Report:
         path: The HTML file.
         findings: Its sentences.
         tables: Its tables.
+        legend: What the mark of numbers that a few rows decide means; empty if no number has it.
     """
 
     path: Path
     findings: list[Finding]
     tables: list[Table]
-
-    @property
-    def legend(self) -> str:
-        """What the mark of numbers that a few rows decide means; empty if no number has it."""
-        texts = [finding.text for finding in self.findings]
-        texts += [str(cell) for table in self.tables for row in table.frame.iter_rows() for cell in row]
-        return LEGEND if any(MARK in text for text in texts) else ""
+    legend: str
 
 
 def write_report(runs: Sequence[Run], out: Path, sections: Iterable[Section]) -> Report:
@@ -55,7 +50,8 @@ def write_report(runs: Sequence[Run], out: Path, sections: Iterable[Section]) ->
         raise InputError(f"the report must be a file, but {out} is a folder; name a file in it, such as report.html")
     make_directory(out.parent)
     sections = tuple(sections)
-    report = Report(out, find(sections, records), tabulate(sections, records))
+    legend = LEGEND if marked(records)["decided"].any() else ""
+    report = Report(out, find(sections, records), tabulate(sections, records), legend)
     write_whole(out, _page(runs, report, draw(sections, records)).encode())
     return report
 

@@ -8,11 +8,9 @@ from typing import Any
 
 import polars as pl
 
-from tangentlens.runs.records import KEY as RECORD_KEY
 from tangentlens.runs.run import Run
 from tangentlens.runs.vocabulary import (
     ACTIVATION,
-    ALL_ROWS,
     ALL_TOKENS,
     GRADIENT,
     HELD_BY_TOP,
@@ -20,6 +18,8 @@ from tangentlens.runs.vocabulary import (
     METRICS,
     PROXY,
     SD,
+    SHAPE,
+    WITHOUT_MASSIVE,
 )
 from tangentlens.statistics.corrections import holm
 from tangentlens.statistics.influence import DECIDES, TOP
@@ -58,7 +58,7 @@ def marked(records: pl.DataFrame) -> pl.DataFrame:
     For a mean over sites, it is whether they do at any site.
     """
     of_activation = pl.col("quantity") == ACTIVATION
-    key = ["run", "model", "revision", "step", "rows", "quantity", "what"]
+    key = ["run", "model", "revision", "step", "rows", "quantity", "freq_bin", "what"]
     # What is decided: a measure's own part for activations, the order of the share for gradients.
     what = (
         pl.when(of_activation)
@@ -67,7 +67,9 @@ def marked(records: pl.DataFrame) -> pl.DataFrame:
         .then(pl.col("order").cast(pl.String))
         .otherwise(pl.lit(""))
     )
-    held = records.filter(pl.col("metric") == HELD_BY_TOP, pl.col("value") > DECIDES).with_columns(
+    # In a filter, NaN is larger than any number.
+    decides = pl.col("value").is_finite() & (pl.col("value") > DECIDES)
+    held = records.filter(pl.col("metric") == HELD_BY_TOP, decides).with_columns(
         what=pl.when(of_activation).then("variant").otherwise(pl.col("order").cast(pl.String))
     )
     anywhere = held.with_columns(site=pl.lit(MEAN_SITE))
@@ -77,10 +79,11 @@ def marked(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def without_massive(records: pl.DataFrame) -> pl.DataFrame:
-    """Return records of rows that are not massive: those without massive rows, or of all rows where none is."""
-    key = [name for name in RECORD_KEY if name != "rows"]
-    first = records.sort(pl.col("rows") == ALL_ROWS, maintain_order=True)
-    return first.unique(["run", *key], keep="first", maintain_order=True)
+    """Return records of rows that are not massive: those without massive rows at sites that have any, else of all."""
+    without = pl.col("rows") == WITHOUT_MASSIVE
+    # The site of a shape is where it stands out, which need not have massive rows.
+    of_site = without & ~pl.col("metric").str.starts_with(SHAPE)
+    return records.filter(without | ~of_site.any().over("run", "model", "revision", "step", "site"))
 
 
 def last_measured(rows: pl.DataFrame) -> pl.DataFrame:

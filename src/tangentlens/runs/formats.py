@@ -28,6 +28,10 @@ _SEMI_NMF = "semi_nmf"
 _LENS = {"proxy": _SEMI_NMF, "skip_first": 0, "massive": 10.0}
 
 
+# The same for the plans of commands.
+_PLANS = {"skip_first": 0, "bos": False, "massive": 10.0}
+
+
 def upgraded_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return a manifest of any format in the present one."""
     if manifest["format"] == FORMAT:
@@ -38,6 +42,8 @@ def upgraded_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     made_by = manifest.get("made_by", "demo" if config.keys() >= _DEMO else "lens")
     if "made_by" not in manifest and config.get("command") in _COMMANDS:
         made_by = config.pop("command")
+    if made_by in ("profile", "audit"):
+        config = {**_PLANS, **config}
     upgraded = {"format": FORMAT, "made_by": made_by, "config": config}
     return manifest | upgraded | ({"lenses": lenses} if lenses else {})
 

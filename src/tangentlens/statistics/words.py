@@ -7,7 +7,7 @@ from typing import Literal
 
 from tangentlens.statistics.interval import Interval
 
-Relation = Literal["above", "below", "equivalent", "undecided"]
+Relation = Literal["above", "below", "equivalent", "undecided", "no interval"]
 
 # Two shares count as equivalent if the whole interval of their ratio lies within 5% of 1.
 EQUIVALENT = math.log(1.05)
@@ -17,6 +17,7 @@ WORDS: dict[Relation, str] = {
     "below": "significantly below",
     "equivalent": "within 5% of",
     "undecided": "not significantly different from",
+    "no interval": "without an interval, and so not compared with",
 }
 
 
@@ -24,11 +25,13 @@ def relation(log_ratio: Interval, margin: float = EQUIVALENT) -> Relation:
     """Return what the interval of a log-ratio allows to be said of the two numbers.
 
     'equivalent' is a result: the whole interval lies within `margin` of 0. 'undecided' is the absence of one: neither a
-    difference nor equivalence could be shown.
+    difference nor equivalence could be shown. With 'no interval' there was nothing to test.
 
     >>> relation(Interval(0.7, 0.6, 0.8)), relation(Interval(0.01, -0.02, 0.04)), relation(Interval(0.1, -0.2, 0.4))
     ('above', 'equivalent', 'undecided')
     """
+    if math.isnan(log_ratio.ci_low) or math.isnan(log_ratio.ci_high):
+        return "no interval"
     if -margin < log_ratio.ci_low and log_ratio.ci_high < margin:
         return "equivalent"
     return "above" if log_ratio.ci_low > 0 else "below" if log_ratio.ci_high < 0 else "undecided"
@@ -43,7 +46,7 @@ def compare(name: str, log_ratio: Interval, p_value: float | None = None) -> str
     '2.01 [1.82, 2.23] times random (above its mean, but not significantly above a single draw, p = 0.2)'
     """
     kind = relation(log_ratio)
-    word = WORDS[kind].removesuffix(" of").removesuffix(" from")
+    word = WORDS[kind].removesuffix(" of").removesuffix(" from").removesuffix(" with")
     if kind == "above" and p_value is not None and p_value >= 0.05:
         word = "above its mean, but not significantly above a single draw"
     chance = f", p = {p_value:.2g}" if p_value is not None and log_ratio.ci_low > 0 else ""

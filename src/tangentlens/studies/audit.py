@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.records import share_records
-from tangentlens.models.small import weight_hash
+from tangentlens.models.small import Kind, weight_hash
 from tangentlens.proxies import DEFAULT
 from tangentlens.report.contents import Section, Table
 from tangentlens.report.reading import ESTIMATE, interval_text, text_of, without_massive
@@ -31,7 +32,7 @@ from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, WITHOUT_MASSIV
 from tangentlens.runs.vocabulary import AUDIT as AUDITED
 from tangentlens.studies.demo import DEMO, DemoPlan
 from tangentlens.studies.study import Study
-from tangentlens.studies.subjects import BATCH, NULLS, Backward, Subject, model_subject, subject_rows
+from tangentlens.studies.subjects import BATCH, NULLS, Backward, Subject, claim_text, model_subject, subject_rows
 from tangentlens.training.loop import Checkpoint, Recipe
 from tangentlens.training.objectives import batch_for, draw
 
@@ -76,7 +77,7 @@ class AuditPlan:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        check_threshold(self.massive)
+        check_threshold(self.massive, "massive")
 
 
 def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run:
@@ -85,6 +86,8 @@ def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run
     # What cannot be audited leaves no folder behind.
     first = next(subjects)
     run = create_run(out, asdict(plan), NAME)
+    if not is_run(plan.target):
+        claim_text(run, plan.text)
     for subject in chain([first], subjects):
         run.claim_model(subject.name, {"weights_sha256": weight_hash(subject.model)})
         sites = _sites(subject.model, plan.sites)
@@ -113,7 +116,13 @@ def _audit_site(plan: AuditPlan, subject: Subject, site: Site, rows: Mapping[str
         readings[WITHOUT_MASSIVE] = (f"{part}, without massive rows", without)
     records: list[Record] = []
     for which, (title, read) in readings.items():
-        page = _page(plan, subject, site, read)
+        try:
+            page = _page(plan, subject, site, read)
+        except InputError as error:
+            if which == ALL_ROWS:
+                raise
+            records.append(replace(about, rows=which).unmeasured(str(error)))
+            continue
         checks = [{"name": check.name, "found": check.found, "means": check.means} for check in page.checks]
         run.describe("audits", {title: {"says": page.says, "checks": checks}})
         records += _audit_records(replace(about, rows=which), page)
@@ -176,7 +185,7 @@ def _of_run(plan: AuditPlan) -> Iterator[Subject]:
         raise InputError(f"{run.path} was made from another text than {study.text} now holds; restore that text")
     n = min(max(plan.tokens // study.length, 4), len(tokens.sequences))
     for kind in study.models:
-        model, twin = (study.model(kind, tokens.vocabulary) for _ in range(2))
+        model = study.model(kind, tokens.vocabulary)
         checkpoint = Checkpoint(run, f"{kind}-checkpoint")
         step, _ = checkpoint.position()
         if not step:
@@ -185,7 +194,24 @@ def _of_run(plan: AuditPlan) -> Iterator[Subject]:
         sequences, make = draw(tokens.sequences, n, plan.seed, study.steps)
         batches = [batch_for(kind, some, MASK, study.mask_rate, make) for some in sequences.split(BATCH)]
         earlier = _saved_proxies(run, kind, study.schedule())
-        yield Subject(kind, kind, model.eval(), twin.eval(), batches, (), plan.skip_first, tokens.counts, step, earlier)
+        yield Subject(
+            kind,
+            kind,
+            model.eval(),
+            study.width,
+            partial(_twin, study, kind, tokens.vocabulary),
+            batches,
+            (),
+            plan.skip_first,
+            tokens.counts,
+            step,
+            earlier,
+        )
+
+
+def _twin(study: DemoPlan, kind: Kind, vocabulary: int) -> nn.Module:
+    """Return the network of a demo as it was before training."""
+    return study.model(kind, vocabulary).eval()
 
 
 def _saved_proxies(run: Run, kind: str, steps: Sequence[int]) -> dict[str, dict[str, Subspace]]:

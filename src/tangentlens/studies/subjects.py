@@ -22,6 +22,7 @@ from tangentlens.geometry.subspace import Subspace
 from tangentlens.models.load import LoadedModel, load_language_model
 from tangentlens.models.small import Kind
 from tangentlens.runs.progress import Progress, Watch
+from tangentlens.runs.run import Run
 from tangentlens.training.objectives import IGNORED, batch_for
 
 # Sequences in a forward pass.
@@ -72,7 +73,8 @@ class Subject:
         name: Its name in the records.
         kind: Decoder or encoder, which decides its loss.
         model: The model.
-        untrained: A model of the same architecture with fresh weights.
+        width: The width of its residual stream.
+        untrained: Makes a model of the same architecture with fresh weights.
         batches: The batches that give both their gradients.
         exclude: Token ids to leave out.
         skip_first: How many positions at the beginning of each sequence to leave out.
@@ -86,7 +88,8 @@ class Subject:
     name: str
     kind: Kind
     model: nn.Module
-    untrained: nn.Module
+    width: int
+    untrained: Callable[[], nn.Module]
     batches: Sequence[Mapping[str, Tensor]]
     exclude: Sequence[int]
     skip_first: int
@@ -106,7 +109,7 @@ def subject_rows(subject: Subject, which: str, sites: Sequence[Site], seed: int)
         sites: The sites.
         seed: Seed of shuffled labels.
     """
-    model = subject.untrained if which == "untrained" else subject.model
+    model = subject.untrained() if which == "untrained" else subject.model
     batches = subject.batches
     if which == "shuffled labels":
         make = torch.Generator().manual_seed(seed)
@@ -137,14 +140,22 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
         # A head that is missing begins at random.
         torch.manual_seed(how.seed)
         loaded = load_language_model(spec, how.device, how.trust_remote_code)
-        untrained = type(loaded.model)(loaded.config).to(how.device).eval()
     if loaded.not_loaded and not how.fit_head:
         raise InputError(
             f"{spec} must hold its head for a language-model loss, but {len(loaded.not_loaded)} weights are "
-            f"missing, such as {next(iter(loaded.not_loaded))}; --fit-head 200 trains these alone before it is audited"
+            f"missing, such as {next(iter(loaded.not_loaded))}; --fit-head 200 trains these alone before it is measured"
         )
     if how.bos:
         loaded = loaded.beginning_with_bos()
+    length = loaded.text_length(how.length)
+    if how.skip_first >= length + len(loaded.specials[0]):
+        raise InputError(f"skip_first must leave tokens in windows of {length}, but is {how.skip_first}; choose less")
+
+    def untrained() -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(how.seed)
+            return type(loaded.model)(loaded.config).to(how.device).eval()
+
     batches = _text_batches(how, loaded, first=0, n_tokens=how.tokens)
     if loaded.not_loaded:
         _fit_head(how, loaded, watch)
@@ -154,6 +165,7 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
         loaded.name,
         loaded.kind,
         loaded.model,
+        loaded.width,
         untrained,
         batches,
         exclude,
@@ -162,6 +174,12 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
         revision=loaded.revision,
         token_name=loaded.token_name,
     )
+
+
+def claim_text(run: Run, text: str | None) -> None:
+    """Write the fingerprint of the text to a run's manifest, or raise if the run was begun with another text."""
+    source = Text(Path(text) if text else None)
+    run.claim_data(text, {"fingerprint": source.fingerprint, "bytes": source.size})
 
 
 def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"]:
@@ -196,7 +214,7 @@ def _fit_head(how: Backward, loaded: LoadedModel, watch: Watch) -> None:
         weight.requires_grad_(False)
     for weight in missing:
         weight.requires_grad_(True)
-    used = max(how.tokens // how.length, 4)
+    used = max(how.tokens // loaded.text_length(how.length), 4)
     batches = _text_batches(how, loaded, first=used, n_tokens=how.fit_head * BATCH * how.length)
     optimizer = torch.optim.AdamW(missing, lr=1e-3)
     for number in range(how.fit_head):

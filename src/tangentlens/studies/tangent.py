@@ -27,7 +27,7 @@ from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
 from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, MEAN_SITE, WITHOUT_MASSIVE
 from tangentlens.studies.study import Study
-from tangentlens.studies.subjects import NULLS, Backward, Subject, model_subject, subject_rows
+from tangentlens.studies.subjects import NULLS, Backward, Subject, claim_text, model_subject, subject_rows
 
 NAME = "test"
 # The penalty on the codes of sparse concepts, which sharpened the contrast most (docs/measures/active-concepts.md).
@@ -83,7 +83,7 @@ class TestPlan:
             if getattr(self, name) < least:
                 raise InputError(f"{name} must be at least {least}, but is {getattr(self, name)}")
         named_proxy(self.proxy)
-        check_threshold(self.massive)
+        check_threshold(self.massive, "massive")
         check_device(self.device)
 
 
@@ -92,6 +92,7 @@ def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched) -> Run:
     subject = model_subject(plan.model, Backward.of(plan), watch)
     sites = find_sites(subject.model, plan.sites)
     run = create_run(out, asdict(plan), NAME)
+    claim_text(run, plan.text)
     run.claim_model(subject.name, {"kind": subject.kind, "weights_sha256": weight_hash(subject.model)})
     for which in ("", *NULLS) if plan.nulls else ("",):
         name = f"{subject.name} ({which})" if which else subject.name
@@ -108,22 +109,21 @@ def _tested(
     fitting = Fitting(plan.proxy, plan.rank, bins, plan.seed, CONTROLS, tuple(ORDERS), plan.massive)
     measured: list[SiteMeasures] = []
     watch(Progress(name, 0, len(sites), "gradients"))
-    for some in _that_fit(sites, subject):
+    for number, some in enumerate(_that_fit(sites, subject)):
         rows, loss = subject_rows(subject, which, some, plan.seed)
-        if not measured:
+        if number == 0:
             yield replace(about, quantity=LOSS, metric=LOSS, value=loss)
         for site in some:
             here, captured = replace(about, site=site.name, depth=site.depth), rows.pop(site.name)
             try:
                 measured.append(measure_site(captured, None, fitting))
                 yield from site_records(here, measured[-1], subject.token_name)
-                readings = {ALL_ROWS: captured}
-                if measured[-1].without_massive is not None:
-                    readings[WITHOUT_MASSIVE] = captured.without_massive(plan.massive)
-                for kept, read in readings.items():
-                    yield from _active(replace(here, rows=kept), read, plan.seed)
             except InputError as error:
                 yield here.unmeasured(str(error))
+            readings = {ALL_ROWS: captured, WITHOUT_MASSIVE: captured.without_massive(plan.massive)}
+            for kept, read in readings.items():
+                if kept == ALL_ROWS or len(read.sequences) < len(captured.sequences):
+                    yield from _active(replace(here, rows=kept), read, plan.seed)
             watch(Progress(name, sites.index(site) + 1, len(sites), site.name))
     if len(measured) == len(sites):
         yield from mean_records(replace(about, site=MEAN_SITE), measured)
@@ -131,15 +131,15 @@ def _tested(
 
 def _active(about: Record, rows: TokenRows, seed: int) -> Iterator[Record]:
     """Yield the test of active concepts, with dense and with sparse codes."""
-    fit, test = rows.halves()
-    principal = Principal.of(fit.activations)
-    n_concepts, n_active = usual_numbers(fit)
     for kind, sparsity in (("", 0.0), ("sparse", SPARSITY)):
         try:
-            used = usages(principal, test.activations, n_concepts, sparsity, seed)
+            fit, test = rows.halves()
+            n_concepts, n_active = usual_numbers(fit)
+            used = usages(Principal.of(fit.activations), test.activations, n_concepts, sparsity, seed)
             result = own_and_swapped(used, test.gradients, test.sequences, n_active, seed)
         except InputError as error:
-            yield replace(about, quantity=GRADIENT, variant=kind or "concepts").unmeasured(str(error))
+            reason = f"active concepts: {error}"
+            yield replace(about, quantity=GRADIENT, variant=kind or "concepts").unmeasured(reason)
         else:
             yield from active_records(about, result, kind)
 
@@ -147,8 +147,7 @@ def _active(about: Record, rows: TokenRows, seed: int) -> Iterator[Record]:
 def _that_fit(sites: Sequence[Site], subject: Subject) -> Iterator[Sequence[Site]]:
     """Yield groups of sites whose rows fit into `_HELD` bytes; for each group the model runs once."""
     tokens = sum(batch["input_ids"].numel() for batch in subject.batches)
-    width = max(parameter.shape[-1] for parameter in subject.model.parameters() if parameter.ndim == 2)
-    at_once = max(_HELD // (2 * 4 * tokens * width), 1)
+    at_once = max(_HELD // (2 * 4 * tokens * subject.width), 1)
     for first in range(0, len(sites), at_once):
         yield sites[first : first + at_once]
 

@@ -36,8 +36,11 @@ def own_over_depth(records: pl.DataFrame) -> Figure | None:
     plot = grid(ratios, "metric", _PANELS, "variant", draw)
     plot.add_hline(y=1, line={"color": "#999999", "width": 1})
     of_concepts = ratios.filter(pl.col("variant") == "concepts", pl.col("metric") == "active_token_log_ratio")
-    above = of_concepts.filter(pl.col("ci_low") > 1).height
-    title = f"Gradients prefer the concepts of their own token at {above} of {of_concepts.height} sites, token by token"
+    told = [
+        f"{model} at {line.filter(pl.col('ci_low') > 1).height} of {line.height} sites"
+        for (model,), line in of_concepts.group_by(["model_label"], maintain_order=True)
+    ]
+    title = f"Token by token, gradients significantly prefer the concepts of their own token: {'; '.join(sorted(told))}"
     caption = (
         "The share of a token's gradient in the concepts that contribute most to it, divided by its share in those of "
         "tokens of other sequences; without massive rows. 95% intervals over test sequences, for one fit."

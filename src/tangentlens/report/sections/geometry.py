@@ -90,10 +90,11 @@ def _changes(rows: pl.DataFrame, metric: str, variant: str, site: str, what: str
 
 def _relation(a: Row, b: Row) -> Relation:
     """Return what may be said of two positive numbers, each with its own interval: the widest ratio they allow."""
-    if min(a["ci_low"], b["ci_low"]) <= 0:
-        return "undecided"
-    low, high = math.log(a["ci_low"] / b["ci_high"]), math.log(a["ci_high"] / b["ci_low"])
-    return relation(Interval(math.log(a["value"] / b["value"]), low, high))
+    one, other = as_interval(a), as_interval(b)
+    if not (one.ci_low > 0 and other.ci_low > 0):
+        return "undecided" if one.ci_low <= 0 or other.ci_low <= 0 else "no interval"
+    low, high = math.log(one.ci_low / other.ci_high), math.log(one.ci_high / other.ci_low)
+    return relation(Interval(math.log(one.value / other.value), low, high))
 
 
 def _below(a: Row, b: Row) -> bool:

@@ -19,10 +19,10 @@ _PANELS = {"anisotropy": "anisotropy", "share": "energy share of the proxy"}
 
 def with_and_without(records: pl.DataFrame) -> Figure | None:
     """Draw anisotropy and energy share over depth at the last step, of all rows and without massive ones."""
-    known = _headline(labelled(records)).filter((pl.col("rows") == WITHOUT_MASSIVE).any().over("run", "model"))
-    known = last_measured(known).filter(pl.col("depth").is_not_null())
-    both = [known.filter(pl.col("rows") == ALL_ROWS), without_massive(known).with_columns(rows=pl.lit(WITHOUT_MASSIVE))]
-    rows = pl.concat(both).sort("depth", maintain_order=True)
+    known = labelled(records).filter((pl.col("rows") == WITHOUT_MASSIVE).any().over("run", "model"))
+    without = without_massive(known).with_columns(rows=pl.lit(WITHOUT_MASSIVE))
+    both = pl.concat([known.filter(pl.col("rows") == ALL_ROWS), without])
+    rows = last_measured(_headline(both)).filter(pl.col("depth").is_not_null()).sort("depth", maintain_order=True)
     if rows["depth"].n_unique() < 2:
         return None
     panels = {metric: label for metric, label in _PANELS.items() if metric in rows["metric"]}
@@ -118,6 +118,7 @@ def decides(rows: pl.DataFrame) -> Iterator[str]:
     both = spread.filter(pl.col("rows") == ALL_ROWS).join(
         spread.filter(pl.col("rows") == WITHOUT_MASSIVE), on="site", suffix="_without"
     )
+    both = both.filter(pl.col("site").is_in(some["site"].to_list()))
     if not both.height:
         return
     worst = both.sort((pl.col("value") - pl.col("value_without")).abs()).row(-1, named=True)

@@ -8,7 +8,7 @@ import polars as pl
 
 from tangentlens.report.contents import Figure, Section
 from tangentlens.report.drawing import band, grid, labelled, step_axis, styled
-from tangentlens.runs.vocabulary import LOSS
+from tangentlens.runs.vocabulary import ALL_ROWS, LOSS
 
 
 def loss_over_training(records: pl.DataFrame) -> Figure | None:
@@ -36,12 +36,13 @@ def loss(rows: pl.DataFrame) -> Iterator[str]:
 
 def unmeasured(rows: pl.DataFrame) -> Iterator[str]:
     """Say what could not be measured, and why."""
-    missing = rows.filter(pl.col("metric") == "unmeasured").sort("step")
-    if missing.height:
+    unmeasured = rows.filter(pl.col("metric") == "unmeasured").sort("step")
+    for (which,), missing in unmeasured.group_by(["rows"], maintain_order=True):
         steps = ", ".join(str(step) for step in missing["step"].unique().sort())
         # A finished model has no steps but 0.
         when = "" if steps == "0" else f" at steps {steps}"
-        yield f"Some sites could not be measured{when}. First reason: {missing['detail'][0]}."
+        without = "" if which == ALL_ROWS else " without massive rows"
+        yield f"Some sites could not be measured{without}{when}. First reason: {missing['detail'][0]}."
 
 
-TRAINING = Section(figures=(loss_over_training,), findings=(loss, unmeasured))
+TRAINING = Section(figures=(loss_over_training,), findings=(loss, unmeasured), rows=None)

@@ -159,7 +159,8 @@ class _ModelProfile:
         """Return the values of one batch at all sites; from disk if they are there."""
         part = f"{self.name}-batch-{number:04d}"
         known = self.run.load_tensors(part)
-        if known is not None:
+        # An earlier version did not look for massive rows.
+        if known is not None and "massive" in known[1]:
             return _Batch.read(*known)
         tokens = torch.stack(gathered)
         counts = self._counts(tokens)
@@ -226,21 +227,26 @@ class _ModelProfile:
             ci_over=BATCHES,
         )
         massive = [sum(of_site, Places({}, {})) for of_site in zip(*(batch.massive for batch in batches), strict=True)]
-        has_massive = torch.stack([batch.values["massive_rows"] for batch in batches]).amax(dim=0) > 0
+        n_massive = torch.stack([batch.values["massive_rows"] for batch in batches]).sum(dim=0)
+        has_massive = n_massive > 0
         # What comes from disk is in another order.
         for name in sorted(batches[0].values):
             prefix, _, key = name.rpartition("/")
             metric, _, variant = key.partition(":")
             table = torch.stack([batch.values[name] for batch in batches])
             rows = WITHOUT_MASSIVE if prefix else ALL_ROWS
-            about = replace(base, variant=variant, rows=rows, n=len(table) * self.profile.batch_tokens)
+            n = len(table) * self.profile.batch_tokens
+            about = replace(base, variant=variant, rows=rows, n=n)
             if rows == WITHOUT_MASSIVE and not has_massive.any():
                 continue
             for place, (site, column) in enumerate(zip(self.sites, table.T, strict=True)):
                 if rows == WITHOUT_MASSIVE and not has_massive[place]:
                     continue
                 here = replace(about, site=site.name, depth=site.depth)
-                detail = massive[place].told(self.loaded.token_name) if metric == "massive_rows" else ""
+                if rows == WITHOUT_MASSIVE:
+                    here = replace(here, n=n - int(n_massive[place]))
+                is_count = metric == "massive_rows" and rows == ALL_ROWS
+                detail = massive[place].told(self.loaded.token_name) if is_count else ""
                 yield here.estimate(metric, mean_interval(column, BATCHES), detail=detail)
                 yield replace(here, metric=derived(SD, metric), value=float(column.std()))
             if bool(table.isfinite().all()):

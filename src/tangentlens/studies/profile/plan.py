@@ -52,5 +52,5 @@ class Profile:
                 raise InputError(f"{name} must be at least {smallest}, but is {getattr(self, name)}")
         if self.dtype not in ("float32", "bfloat16", "float16"):
             raise InputError(f"dtype must be float32, bfloat16 or float16, but is {self.dtype!r}")
-        check_threshold(self.massive)
+        check_threshold(self.massive, "massive")
         check_device(self.device)
