@@ -565,3 +565,22 @@ def test_a_second_backward_pass_would_count_rows_twice_in_a_window(tmp_path):
         loss.backward(retain_graph=True)
         with pytest.raises(InputError, match="must be back-propagated once if moments are streamed"):
             loss.backward()
+
+
+def test_a_site_that_lacks_frequency_bins_is_in_the_mean_over_sites(tmp_path):
+    """The last layer of an encoder has gradients at masked positions only, whose input token is never counted."""
+    model, batch = tiny_model("encoder"), tiny_batch(0, batch=16)
+    masked = torch.rand(batch["input_ids"].shape, generator=torch.Generator().manual_seed(0)) < 0.4
+    inputs, labels = batch["input_ids"].masked_fill(masked, 1), batch["labels"].masked_fill(~masked, -100)
+    counts = torch.ones(64, dtype=torch.long)
+    counts[1] = 0
+    with Lens(model, "resid", rank=4, every=1, run=tmp_path / "run", counts=counts) as lens:
+        model(input_ids=inputs, labels=labels).loss.backward()
+        lens.step()
+    shares = open_run(tmp_path / "run").records.filter(metric="share", variant="semi_nmf", order=1.0)
+    assert shares.filter(site="resid.2", freq_bin="input.0").is_empty()
+    assert not shares.filter(site="resid.0", freq_bin="input.0").is_empty()
+    by_site = shares.filter(freq_bin="all").select("site", "value").rows()
+    assert [site for site, _ in by_site] == ["resid.0", "resid.1", "resid.2", "mean"]
+    values = [value for _, value in by_site]
+    assert values[-1] == pytest.approx(sum(values[:-1]) / 3)
