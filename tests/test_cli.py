@@ -123,6 +123,18 @@ def test_profile_prints_a_table_and_its_run_is_one_that_report_opens(tmp_path):
     fails(1, "profile", tmp_path / "none", says="there is no directory")
 
 
+def test_test_prints_every_control_and_its_run_is_one_that_report_opens(tmp_path):
+    model = save_tiny(tmp_path / "tiny")
+    options = ["--rank", 4, "--tokens", 256, "--length", 16, "--skip-first", 1, "--massive", 5]
+    done = tangentlens("test", model, *options, "--out", tmp_path / "run")
+    assert done.returncode == 0, done.stderr
+    assert "tiny: energy share by site and control" in " ".join(done.stdout.split())
+    assert open_run(tmp_path / "run").records.filter(metric="share", variant="permuted").height
+    assert open_run(tmp_path / "run").records.filter(metric="massive_threshold")["value"].unique().to_list() == [5.0]
+    fails(1, "test", model, "--massive", 0.5, "--out", tmp_path / "no", says="massive must be a number above 1")
+    fails(1, "test", model, "--skip-first", 500, "--out", tmp_path / "no", says="skip_first must leave tokens")
+
+
 def test_a_name_with_markup_is_printed_as_it_is(tmp_path):
     model = save_tiny(tmp_path / "[red]k[b]")
     options = ["--sites", "resid.1", "--batches", 2, "--batch-tokens", 128, "--length", 16, "--out", tmp_path / "run"]
