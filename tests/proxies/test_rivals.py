@@ -186,3 +186,21 @@ def test_nearly_dependent_centers_keep_their_rank_in_a_wide_space(spread):
     lengths = torch.linspace(150, 250, 24)[:, None]
     rows[:24] = lengths * rows.norm(dim=1).median() * sink + spread * rows[:24]
     assert kmeans(rows, 16).rank == 16
+
+
+@pytest.mark.parametrize("n", [5, 17, 200])
+@pytest.mark.parametrize("kind", ["two rows", "a plane", "one column", "a sink"])
+def test_every_control_can_be_fitted_where_the_proxy_can(kind, n, generator):
+    """Rows of fewer dimensions than the rank asked for, in fp32: rounding must not count as a dimension."""
+    x = torch.randn(n, 16, generator=generator)
+    rows = {
+        "two rows": x[torch.arange(n) % 2],
+        "a plane": x[:, :2] @ torch.randn(2, 16, generator=generator),
+        "one column": torch.cat([x[:, :1], torch.ones(n, 15)], dim=1),
+        "a sink": torch.cat([1e6 * x[:1], x[1:]]),
+    }[kind]
+    gradients = torch.randn(64, 16, generator=generator)
+    test = tangent_test(gradients, gradients, torch.arange(64) // 8, rank=min(n, 8), fit_on=rows)
+    if kind != "a sink":
+        assert test.rank == {"two rows": 1, "a plane": 2, "one column": 1}[kind]
+    assert {q.rank for q in test.subspaces.values()} == {test.rank}

@@ -34,13 +34,13 @@ def ica(x: Any, rank: int, seed: int = 0) -> Subspace:
     principal.check_rank(rank)
     directions, points = principal.leading(rank + SPARE)
     deviations = points.square().mean(dim=0).sqrt()
-    count = int((deviations > 1e-6 * deviations[0]).sum())
-    white = points[:, :count] / deviations[:count]
+    used = deviations > 0
+    white = points[:, used] / deviations[used]
     unmixing = _independent_directions(white, seed)
     contrast = (_log_cosh(white @ unmixing.T).mean(dim=0) - _GAUSSIAN).abs()
     chosen = unmixing[contrast.argsort(descending=True)[:rank]].double()
-    mixing = chosen @ (directions * deviations)[:, :count].double().T
-    return Subspace.span(torch.nn.functional.normalize(mixing, dim=1), rank=min(rank, count))
+    mixing = chosen @ (directions * deviations)[:, used].double().T
+    return Subspace.span(torch.nn.functional.normalize(mixing, dim=1), rank=min(rank, int(used.sum())))
 
 
 def _independent_directions(white: Float[Tensor, "n m"], seed: int) -> Float[Tensor, "m m"]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,6 +17,8 @@ from tangentlens.geometry.rows import as_rows, gram, unit_scale
 
 # How many principal directions beyond the rank are kept where rows are reduced to the leading directions.
 SPARE = 16
+# What rounding makes of equal numbers differs by less than this many units of it.
+_ROUNDING = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +64,7 @@ class Principal:
             mean += shift
         length = _length(points)
         # Equal rows still differ from their mean by rounding.
-        if length <= 8 * torch.finfo(rows.dtype).eps * uncentred_length:
+        if length <= _ROUNDING * torch.finfo(rows.dtype).eps * uncentred_length:
             raise InputError("rows must differ for concepts to exist, but all are equal; check the site and the mask")
         return cls(rows, mean * unit, length * unit, points.div_(length), center)
 
@@ -83,9 +86,12 @@ class Principal:
 
         Returns:
             Orthonormal directions `(d, count)`, the one with the largest variance first, and the coordinates
-            `(n, count)` of the points along them, which are uncorrelated.
+            `(n, count)` of the points along them, which are uncorrelated; 0 along directions that only rounding made.
         """
-        return leading_directions(self.points, min(count, self.dim))
+        directions, coordinates = leading_directions(self.points, min(count, self.dim))
+        extent = coordinates.double().square().mean(dim=0).sqrt()
+        rows_length = math.hypot(1.0, float(self.mean.double().norm()) / self.scale)
+        return directions, coordinates * (extent > _ROUNDING * torch.finfo(coordinates.dtype).eps * rows_length)
 
     @cached_property
     def _eigen(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:

@@ -105,8 +105,9 @@ def verdict_rates(
                     said.setdefault(kind, []).append(verdict)
             for kind, verdicts in said.items():
                 rates = {verdict: verdicts.count(verdict) / n_replicates for verdict in VERDICTS}
-                right = sum(rates[verdict] for verdict in right_verdicts(kind, surface))
-                summary = {"right": right, "not judged": rates["unknown"], "wrong": 1 - right - rates["unknown"]}
+                right = sum(verdict in right_verdicts(kind, surface) for verdict in verdicts)
+                wrong = n_replicates - right - verdicts.count("unknown")
+                summary = {"right": right / n_replicates, "not judged": rates["unknown"], "wrong": wrong / n_replicates}
                 cell = {"surface": surface.name, "dimension": surface.dimension, "dim": surface.dim, "noise": noise}
                 rows.append({**cell, "gradients": kind, **rates, **summary})
     return pl.DataFrame(rows)
