@@ -84,7 +84,7 @@ class GroupMoments:
         check_gradients(self.total)
         ranks = [q.rank for q in subspaces.values()]
         bases = torch.cat([q.basis for q in subspaces.values()], dim=1).to(self.parts)
-        image = self.parts @ bases
+        image = self._image(bases)
         # Which groups count: all of them, then all but one.
         kept = torch.ones_like(self.energy) - torch.eye(len(image) + 1, len(image)).roll(1, dims=0).to(image)
 
@@ -100,6 +100,13 @@ class GroupMoments:
 
         shares = torch.stack([taken(order) for order in orders], dim=2)
         return dict(zip(subspaces, shares.unbind(dim=1), strict=True))
+
+    def _image(self, bases: Float[Tensor, "d c"]) -> Float[Tensor, "g d c"]:
+        """Return the product of each group's moment with the bases."""
+        # A moment X'X times B is X'(XB), which is cheaper if there are few rows; in fp32 it is also faster.
+        if sum(map(len, self.rows)) < self.parts.shape[0] * self.parts.shape[1]:
+            return torch.stack([rows.T @ (rows @ bases.to(rows)) for rows in self.rows]).to(self.parts)
+        return self.parts @ bases
 
     def power(self, order: float) -> Float[Tensor, "d d"]:
         """Return the matrix M of trace 1 for which the share of all groups is tr Q'MQ.
