@@ -87,10 +87,7 @@ def moment_shares(
 
 
 def replicate_shares(
-    totals: Float[Tensor, "replicates d d"],
-    subspaces: Mapping[str, Subspace],
-    orders: Sequence[float],
-    start: Float[Tensor, "d c"] | None = None,
+    totals: Float[Tensor, "replicates d d"], subspaces: Mapping[str, Subspace], orders: Sequence[float]
 ) -> dict[str, Float[Tensor, "replicates orders"]]:
     """Return `moment_shares` of several similar moments, such as those of `leave_one_out`, by name of the subspace.
 
@@ -100,9 +97,8 @@ def replicate_shares(
         totals: The second moments of the replicates.
         subspaces: The subspaces by name.
         orders: The orders of the shares.
-        start: Leading eigenvectors of one of the moments, `(d, c)`, to find those of the others faster.
     """
-    shares = torch.stack([moment_shares(total, subspaces, orders, start) for total in totals])
+    shares = torch.stack([moment_shares(total, subspaces, orders) for total in totals])
     return dict(zip(subspaces, shares.unbind(dim=1), strict=True))
 
 
