@@ -53,8 +53,13 @@ class Interval:
         return Interval(value, low, high, self.ci_over)
 
     def times(self, factor: float) -> Interval:
-        """Return the same interval in another unit: every number is multiplied by `factor`."""
-        return Interval(self.value * factor, self.ci_low * factor, self.ci_high * factor, self.ci_over)
+        """Return the same interval in another unit: every number is multiplied by `factor`, which may be negative.
+
+        >>> Interval(0.7, 0.6, 0.8).times(-1)
+        -0.700 [-0.800, -0.600]
+        """
+        low, high = sorted((self.ci_low * factor, self.ci_high * factor))
+        return Interval(self.value * factor, low, high, self.ci_over)
 
     def root(self, least: float = 0.0) -> Interval:
         """Return the interval of a length, given that of its square.

@@ -168,5 +168,4 @@ def _middle(depth: Float[Tensor, "s"]) -> list[int]:
 def _told(kind: Kind, side: Evidence, found: Difference, downward: bool = False) -> Shape:
     """Return a shape, given what it rests on; `downward` if that was found in the negated profile."""
     told = found.interval.times(-1) if downward else found.interval
-    low, high = sorted((told.ci_low, told.ci_high))
-    return Shape(kind, found.place, told.value, low, high, found.base, side.margin)
+    return Shape(kind, found.place, told.value, told.ci_low, told.ci_high, found.base, side.margin)
