@@ -129,7 +129,8 @@ def read_decoder_batch(
 ) -> Batch:
     """Return the batch of the decoder of an encoder-decoder.
 
-    Without a mask, positions whose label is ignored are taken to be padding.
+    Without a mask, positions whose label is ignored do not count, as if they were padding. They still have their place
+    in the sequence.
 
     Args:
         tokens: The decoder's token ids.
@@ -140,11 +141,11 @@ def read_decoder_batch(
     tokens = tokens.detach().long()
     labels = _like(named.get("labels"), tokens)
     mask = _like(named.get("decoder_attention_mask"), tokens)
+    starts = _starts(tokens, None)
+    # Before ignored labels enter the mask.
+    positions = _positions(starts, mask)
     if mask is None and labels is not None:
         mask = labels != NO_TARGET
-    starts = _starts(tokens, None)
-    # An ignored label is no padding: such a token has its place in the sequence all the same.
-    positions = _positions(starts, _like(named.get("decoder_attention_mask"), tokens))
     keep = _kept(tokens, mask, exclude) & (positions >= skip_first)
     return Batch(tokens, _targets(tokens, labels, "seq2seq"), _sequences(starts), positions, keep)
 
