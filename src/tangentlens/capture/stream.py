@@ -155,9 +155,9 @@ class MomentStream:
 
 def _split(rows: Tensor, massive: Bool[Tensor, "n"]) -> tuple[Moments, Moments]:
     """Return the moments of ordinary rows and of massive ones."""
-    if not bool(massive.any()):
-        return Moments(rows.shape[1], device=rows.device).update(rows), Moments(rows.shape[1], device=rows.device)
-    ordinary, few = (Moments(rows.shape[1], device=rows.device).update(rows[chosen]) for chosen in (~massive, massive))
+    # Most passes have no massive rows, and then no row is copied.
+    parts = (rows[~massive], rows[massive]) if bool(massive.any()) else (rows, rows[:0])
+    ordinary, few = (Moments(rows.shape[1], device=rows.device).update(part) for part in parts)
     return ordinary, few
 
 
