@@ -74,10 +74,7 @@ def massive_rows(x: Any, threshold: float = THRESHOLD) -> MassiveRows:
     (3, torch.Size([997, 8]))
     """
     check_threshold(threshold)
-    rows = shaped_rows(x)
-    if not len(rows):
-        raise InputError("at least 1 rows are needed, but 0 came; pass more tokens")
-    lengths = torch.cat([_lengths(as_rows(part)) for part in rows.split(_PART)])
+    lengths = torch.cat([_lengths(as_rows(part)) for part in shaped_rows(x).split(_PART)])
     median = lengths.median()
     ratios = lengths / median if float(median) > 0 else torch.zeros_like(lengths)
     return MassiveRows(ratios > threshold, ratios, threshold)
