@@ -43,14 +43,14 @@ def write_report(runs: Sequence[Run], out: Path, sections: Iterable[Section]) ->
         out: The HTML file.
         sections: What the report may say; a section for which the runs hold no records is left out.
     """
-    records = read_runs(runs)
+    records = marked(read_runs(runs))
     if records.is_empty():
         raise InputError(f"{', '.join(str(run.path) for run in runs)} must hold records, but nothing was measured yet")
     if out.is_dir():
         raise InputError(f"the report must be a file, but {out} is a folder; name a file in it, such as report.html")
     make_directory(out.parent)
     sections = tuple(sections)
-    legend = LEGEND if marked(records)["decided"].any() else ""
+    legend = LEGEND if records["decided"].any() else ""
     report = Report(out, find(sections, records), tabulate(sections, records), legend)
     write_whole(out, _page(runs, report, draw(sections, records)).encode())
     return report

@@ -55,8 +55,10 @@ def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
 def marked(records: pl.DataFrame) -> pl.DataFrame:
     """Return the records with a column `decided`: whether the top 1% of rows or tokens hold more than half of a number.
 
-    For a mean over sites, it is whether they do at any site.
+    For a mean over sites, it is whether they do at any site. Records that have the column are returned as they are.
     """
+    if "decided" in records.columns:
+        return records
     of_activation = pl.col("quantity") == ACTIVATION
     key = ["run", "model", "revision", "step", "rows", "quantity", "freq_bin", "what"]
     # What is decided: a measure's own part for activations, the order of the share for gradients.
