@@ -11,6 +11,7 @@ import polars as pl
 from tangentlens.runs.run import Run
 from tangentlens.runs.vocabulary import (
     ACTIVATION,
+    ALL_ROWS,
     ALL_TOKENS,
     GRADIENT,
     HELD_BY_TOP,
@@ -86,6 +87,11 @@ def without_massive(records: pl.DataFrame) -> pl.DataFrame:
     # The site of a shape is where it stands out, which need not have massive rows.
     of_site = without & ~pl.col("metric").str.starts_with(SHAPE)
     return records.filter(without | ~of_site.any().over("run", "model", "revision", "step", "site"))
+
+
+def rows_text(rows: str) -> str:
+    """Return what to add to the name of something, given the rows that it was measured on; nothing for all rows."""
+    return "" if rows == ALL_ROWS else ", without massive rows"
 
 
 def last_measured(rows: pl.DataFrame) -> pl.DataFrame:

@@ -24,7 +24,7 @@ from tangentlens.lens.records import share_records
 from tangentlens.models.small import Kind, weight_hash
 from tangentlens.proxies import DEFAULT
 from tangentlens.report.contents import Section, Table
-from tangentlens.report.reading import ESTIMATE, interval_text, text_of, without_massive
+from tangentlens.report.reading import ESTIMATE, interval_text, rows_text, text_of, without_massive
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run, is_run, open_run
@@ -110,12 +110,12 @@ def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run
 def _audit_site(plan: AuditPlan, subject: Subject, site: Site, rows: Mapping[str, TokenRows], run: Run) -> None:
     """Audit all rows of a site and, if some are massive, audit it again without these."""
     part, about = _part(subject, site), replace(_about(plan, subject), site=site.name, depth=site.depth)
-    readings = {ALL_ROWS: (part, rows)}
+    readings = {ALL_ROWS: rows}
     without = {name: of.without_massive(plan.massive) for name, of in rows.items()}
     if len(without["trained"].sequences) < len(rows["trained"].sequences):
-        readings[WITHOUT_MASSIVE] = (f"{part}, without massive rows", without)
+        readings[WITHOUT_MASSIVE] = without
     records: list[Record] = []
-    for which, (title, read) in readings.items():
+    for which, read in readings.items():
         try:
             page = _page(plan, subject, site, read)
         except InputError as error:
@@ -124,7 +124,7 @@ def _audit_site(plan: AuditPlan, subject: Subject, site: Site, rows: Mapping[str
             records.append(replace(about, rows=which).unmeasured(str(error)))
             continue
         checks = [{"name": check.name, "found": check.found, "means": check.means} for check in page.checks]
-        run.describe("audits", {title: {"says": page.says, "checks": checks}})
+        run.describe("audits", {f"{part}{rows_text(which)}": {"says": page.says, "checks": checks}})
         records += _audit_records(replace(about, rows=which), page)
     run.write(part, records)
 
@@ -230,8 +230,7 @@ def verdicts(rows: pl.DataFrame) -> Iterator[str]:
     """Say the verdict at each site, and at how many sites gradients prefer their own chart."""
     audited = rows.sort("depth", maintain_order=True)
     for row in audited.filter(metric=VERDICT).iter_rows(named=True):
-        which = "" if row["rows"] == ALL_ROWS else ", without massive rows"
-        yield f"Audit at {row['site']}{which}: the gradients are {VERDICTS[row['detail']]}."
+        yield f"Audit at {row['site']}{rows_text(row['rows'])}: the gradients are {VERDICTS[row['detail']]}."
     charts = without_massive(audited.filter(metric=derived(AUDITED, "charts"), variant="log_ratio"))
     if charts.height:
         own, other = (charts.filter(expr).height for expr in (pl.col("ci_low") > 0, pl.col("ci_high") < 0))
@@ -253,8 +252,7 @@ def audit_tables(records: pl.DataFrame) -> Iterator[Table]:
             text_of(ESTIMATE, interval_text).alias("estimate"),
             pl.col("ci_over").alias("interval over"),
         )
-        about = f"{model} at {site}" + ("" if which == ALL_ROWS else ", without massive rows")
-        yield Table(f"{about}: every number of the audit", frame)
+        yield Table(f"{model} at {site}{rows_text(str(which))}: every number of the audit", frame)
 
 
 def _folder(plan: AuditPlan) -> Path:

@@ -10,7 +10,7 @@ from plotly.subplots import make_subplots
 
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import COLOURS, bars, labelled, log_axis, models_of, styled
-from tangentlens.report.reading import IN_BATCHES, KEY, Row, interval_text, mark, text_of, without_massive
+from tangentlens.report.reading import IN_BATCHES, KEY, Row, interval_text, mark, rows_text, text_of, without_massive
 from tangentlens.runs.vocabulary import (
     ACTIVATION,
     ALL_ROWS,
@@ -141,7 +141,7 @@ def shapes(rows: pl.DataFrame) -> Iterator[str]:
                 ),
             }[kind]
             label = METRICS[name].label
-            which = "" if row["rows"] == ALL_ROWS else ", without massive rows"
+            which = rows_text(row["rows"])
             yield f"{label[0].upper()}{label[1:]} over depth{which}: {told} (95% interval over batches)."
 
 
