@@ -80,18 +80,22 @@ class LoadedModel:
         """Return a mask that is true for tokens that are not special; it has the shape of `tokens`."""
         return ~torch.isin(tokens, torch.tensor(sorted(self.special_ids), dtype=torch.int64))
 
-    def text_length(self, wanted: int) -> int:
+    def text_length(self, wanted: int, skip_first: int = 0) -> int:
         """Return how many tokens of text to put into a window.
 
         Args:
             wanted: The number to return, unless the model takes fewer besides its special tokens.
+            skip_first: How many positions at the beginning of the window are left out; some must remain.
         """
         room = self.longest - sum(map(len, self.specials))
         if room < 2:
             raise InputError(
                 f"{self.name} must take at least 2 tokens besides its special tokens, but takes {self.longest} in all"
             )
-        return min(wanted, room)
+        length = min(wanted, room)
+        if skip_first >= len(self.specials[0]) + length:
+            raise InputError(f"skip_first must leave tokens in windows of {length}, but is {skip_first}; choose less")
+        return length
 
     def framed(self, windows: Int[Tensor, "w length"]) -> Int[Tensor, "w whole"]:
         """Return windows `(w, length)` of text with the special tokens that the tokenizer puts before and after."""

@@ -147,9 +147,6 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
         )
     if how.bos:
         loaded = loaded.beginning_with_bos()
-    length = loaded.text_length(how.length)
-    if how.skip_first >= length + len(loaded.specials[0]):
-        raise InputError(f"skip_first must leave tokens in windows of {length}, but is {how.skip_first}; choose less")
 
     def untrained() -> nn.Module:
         with torch.random.fork_rng():
@@ -190,7 +187,7 @@ def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"
 
 def _text_batches(how: Backward, loaded: LoadedModel, first: int, n_tokens: int) -> list[dict[str, Tensor]]:
     """Return batches of windows of the text from window `first` on, each between the tokenizer's special tokens."""
-    length = loaded.text_length(how.length)
+    length = loaded.text_length(how.length, how.skip_first)
     wanted = max(n_tokens // length, 4)
     source = windows(Text(Path(how.text) if how.text else None), loaded.encode, length, how.seed)
     chosen = list(islice(source, first, first + wanted))

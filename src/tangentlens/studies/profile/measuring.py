@@ -101,13 +101,9 @@ class _ModelProfile:
         self.name = spec if same else self.loaded.name
         self.sites = find_sites(self.loaded.model, profile.sites)
         self.width = self.loaded.width
-        self.length = self.loaded.text_length(profile.length)
+        self.length = self.loaded.text_length(profile.length, profile.skip_first)
         # The place of each token of text in what the model sees, special tokens counted.
         self.positions = torch.arange(self.length) + len(self.loaded.specials[0])
-        if int(self.positions[-1]) < profile.skip_first:
-            raise InputError(
-                f"skip_first must leave tokens in windows of {self.length}, but is {profile.skip_first}; choose less"
-            )
 
     def make(self) -> None:
         """Measure all batches that have not been measured yet, then write the summary."""
