@@ -56,6 +56,11 @@ class Text:
             digest.update(self._bytes(chunk * _CHUNK, _CHUNK))
         return digest.hexdigest()
 
+    @property
+    def identity(self) -> dict[str, str | int]:
+        """What a run's manifest keeps of the text, to recognise it."""
+        return {"fingerprint": self.fingerprint, "bytes": self.size}
+
     def piece(self, start: int, length: int) -> str:
         """Return the text of about the given bytes, cut at white space near both ends.
 

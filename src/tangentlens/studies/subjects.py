@@ -175,8 +175,7 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
 
 def claim_text(run: Run, text: str | None) -> None:
     """Write the fingerprint of the text to a run's manifest, or raise if the run was begun with another text."""
-    source = Text(Path(text) if text else None)
-    run.claim_data(text, {"fingerprint": source.fingerprint, "bytes": source.size})
+    run.claim_data(text, Text(Path(text) if text else None).identity)
 
 
 def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"]:

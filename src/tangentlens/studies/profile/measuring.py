@@ -49,7 +49,7 @@ def run_profile(profile: Profile, out: str | Path, watch: Watch = unwatched) -> 
     if text.size == 0:
         raise InputError(f"{profile.text} must hold text, but is empty; name another file")
     run = create_run(out, asdict(profile), NAME)
-    run.claim_data(profile.text, {"fingerprint": text.fingerprint, "bytes": text.size})
+    run.claim_data(profile.text, text.identity)
     for spec in profile.models:
         _ModelProfile(profile, spec, run, text, watch).make()
     return run

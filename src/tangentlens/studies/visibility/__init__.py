@@ -51,7 +51,7 @@ def _of_model(plan: VisibilityPlan, model: str, out: str | Path, watch: Watch) -
         raise InputError(f"dimension must be below the width {loaded.width} of {loaded.name}, but is {plan.dimension}")
     run = create_run(out, asdict(plan), NAME)
     run.claim_model(loaded.name, {"weights_sha256": weight_hash(loaded.model, loaded.not_loaded)})
-    run.claim_data(plan.text, {"fingerprint": text.fingerprint, "bytes": text.size})
+    run.claim_data(plan.text, text.identity)
     if all(run.has(_part(loaded, site)) for site in sites):
         return run
     watch(Progress(loaded.name, 0, len(sites), "counting tokens"))
