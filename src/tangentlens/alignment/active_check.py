@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import torch
 
-from tangentlens.alignment.active_concepts import own_and_swapped, usages, usual_numbers
+from tangentlens.alignment.active_concepts import own_and_swapped, usages, usual_active_concepts, usual_numbers
 from tangentlens.alignment.active_result import COMPONENTS, ActiveConcepts
 from tangentlens.alignment.audit_data import AuditData, Check
 from tangentlens.alignment.rows import TokenRows
-from tangentlens.proxies.principal import Principal
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.words import WORDS, relation
 
@@ -47,10 +46,7 @@ def active_concepts_of(on: AuditData, name: str, rows: TokenRows) -> Check:
         name: What the other conditions are called.
         rows: The rows of the site under these conditions.
     """
-    fit, test = rows.halves()
-    n_concepts, n_active = usual_numbers(fit)
-    used = usages(Principal.of(fit.activations), test.activations, n_concepts, seed=on.seed)
-    theirs = own_and_swapped(used, test.gradients, test.sequences, n_active, on.seed)
+    theirs = usual_active_concepts(rows, seed=on.seed)
     return Check(
         f"active concepts of {name}",
         _found(theirs),

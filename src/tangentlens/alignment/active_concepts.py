@@ -98,6 +98,18 @@ def active_concepts(
     True
     """
     fit, test = TokenRows.of(activations, gradients, sequences).halves()
+    return _fitted_and_tested(fit, test, n_concepts, n_active, sparsity, seed)
+
+
+def usual_active_concepts(rows: TokenRows, sparsity: float = 0.0, seed: int = 0) -> ActiveConcepts:
+    """Return `active_concepts` of rows that have been checked, with the usual numbers of concepts for them."""
+    fit, test = rows.halves()
+    return _fitted_and_tested(fit, test, *usual_numbers(fit), sparsity, seed)
+
+
+def _fitted_and_tested(
+    fit: TokenRows, test: TokenRows, n_concepts: int, n_active: int, sparsity: float, seed: int
+) -> ActiveConcepts:
     used = usages(Principal.of(fit.activations), test.activations, n_concepts, sparsity, seed)
     return own_and_swapped(used, test.gradients, test.sequences, n_active, seed)
 

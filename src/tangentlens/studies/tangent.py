@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from tangentlens.alignment.active_concepts import own_and_swapped, usages, usual_numbers
+from tangentlens.alignment.active_concepts import usual_active_concepts
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.alignment.share import ORDERS
@@ -20,7 +20,6 @@ from tangentlens.lens.records import mean_records, site_records
 from tangentlens.models.load import check_device
 from tangentlens.models.small import weight_hash
 from tangentlens.proxies import DEFAULT, named_proxy
-from tangentlens.proxies.principal import Principal
 from tangentlens.runs.active_records import active_records
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
@@ -133,10 +132,7 @@ def _active(about: Record, rows: TokenRows, seed: int) -> Iterator[Record]:
     """Yield the test of active concepts, with dense and with sparse codes."""
     for kind, sparsity in (("", 0.0), ("sparse", SPARSITY)):
         try:
-            fit, test = rows.halves()
-            n_concepts, n_active = usual_numbers(fit)
-            used = usages(Principal.of(fit.activations), test.activations, n_concepts, sparsity, seed)
-            result = own_and_swapped(used, test.gradients, test.sequences, n_active, seed)
+            result = usual_active_concepts(rows, sparsity, seed)
         except InputError as error:
             reason = f"active concepts: {error}"
             yield replace(about, quantity=GRADIENT, variant=kind or "concepts").unmeasured(reason)
