@@ -139,15 +139,13 @@ def usages(
             f"concepts are fitted to, but is {n_concepts}; choose fewer concepts or pass more tokens"
         )
     concepts = SemiNMF(n_concepts, seed=seed, sparsity=sparsity).fit(principal)
-    lengths = concepts.components_.double().norm(dim=1)
-    if not lengths.any():
+    if not concepts.components_.any():
         raise InputError(f"at least one concept must be used, but none is with sparsity={sparsity}; choose a lower one")
     components = principal.vectors[:, :n_concepts].T
     coordinates = (activations - principal.mean.to(activations)) @ components.T.to(activations)
     return {
         CONCEPTS: Usage(
-            normalize(concepts.components_.double(), dim=1, eps=1e-300),
-            concepts.transform(activations).double() * lengths,
+            normalize(concepts.components_.double(), dim=1, eps=1e-300), concepts.contributions(activations)
         ),
         COMPONENTS: Usage(components, coordinates.double().abs()),
     }

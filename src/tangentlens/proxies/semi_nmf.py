@@ -179,11 +179,13 @@ class SemiNMF:
                 break
         return (codes.T / lengths.clamp_min(torch.finfo(lengths.dtype).tiny)).contiguous()
 
+    def contributions(self, x: Any) -> Float[Tensor, "n k"]:
+        """Return the length of what each concept contributes to each row of `x` `(n, d)`: its code times its length."""
+        return self.transform(x).double() * self.components_.double().norm(dim=1)
+
     def dominant(self, x: Any) -> Int[Tensor, "n"]:
         """Return the number (0 ... k - 1) of the concept that contributes most to each row of `x` `(n, d)`."""
-        self._check_fitted()
-        lengths = self.components_.double().norm(dim=1)
-        return (self.transform(x).double() * lengths).argmax(dim=1)
+        return self.contributions(x).argmax(dim=1)
 
     def subspace(self) -> Subspace:
         """Return the span of the dictionary, the tangent proxy; its rank is below k if concepts are dependent."""
