@@ -193,19 +193,18 @@ def _of_run(plan: AuditPlan) -> Iterator[Subject]:
         checkpoint.restore(model, Recipe(study.steps, study.learning_rate))
         sequences, make = draw(tokens.sequences, n, plan.seed, study.steps)
         batches = [batch_for(kind, some, MASK, study.mask_rate, make) for some in sequences.split(BATCH)]
-        earlier = _saved_proxies(run, kind, study.schedule())
         yield Subject(
-            kind,
-            kind,
-            model.eval(),
-            study.width,
-            partial(_twin, study, kind, tokens.vocabulary),
-            batches,
-            (),
-            plan.skip_first,
-            tokens.counts,
-            step,
-            earlier,
+            name=kind,
+            kind=kind,
+            model=model.eval(),
+            width=study.width,
+            untrained=partial(_twin, study, kind, tokens.vocabulary),
+            batches=batches,
+            exclude=(),
+            skip_first=plan.skip_first,
+            counts=tokens.counts,
+            step=step,
+            earlier=_saved_proxies(run, kind, study.schedule()),
         )
 
 

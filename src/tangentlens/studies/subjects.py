@@ -159,15 +159,15 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
     # The loss of a masked model is where its masks are.
     exclude = sorted(loaded.special_ids - ({loaded.mask_id} if loaded.kind == "encoder" else set()))
     return Subject(
-        loaded.name,
-        loaded.kind,
-        loaded.model,
-        loaded.width,
-        untrained,
-        batches,
-        exclude,
-        how.skip_first,
-        _counts(batches),
+        name=loaded.name,
+        kind=loaded.kind,
+        model=loaded.model,
+        width=loaded.width,
+        untrained=untrained,
+        batches=batches,
+        exclude=exclude,
+        skip_first=how.skip_first,
+        counts=_counts(batches),
         revision=loaded.revision,
         token_name=loaded.token_name,
     )
@@ -204,7 +204,7 @@ def _text_batches(how: Backward, loaded: LoadedModel, first: int, n_tokens: int)
 
 
 def _fit_head(how: Backward, loaded: LoadedModel, watch: Watch) -> None:
-    """Train only the weights that were missing, on windows of the text that the audit does not use."""
+    """Train only the weights that were missing, on windows of the text whose gradients are not looked at."""
     missing = [weight for name, weight in loaded.model.named_parameters() if name in loaded.not_loaded]
     for weight in loaded.model.parameters():
         weight.requires_grad_(False)

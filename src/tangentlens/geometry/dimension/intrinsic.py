@@ -170,17 +170,17 @@ def intrinsic_dimension(
     ends = interval_at_infinity(*logs, sizes, here.value, reach, furthest=math.log(_FURTHEST))
     low, high = (math.exp(end) for end in ends)
     return IntrinsicDimension(
-        here.value,
-        low,
-        high,
-        len(rows),
-        n_duplicates,
-        method,
-        tuple(scales),
-        stable,
-        off,
-        trouble,
-        n_near_duplicates,
+        value=here.value,
+        ci_low=low,
+        ci_high=high,
+        n_used=len(rows),
+        n_duplicates=n_duplicates,
+        method=method,
+        scales=tuple(scales),
+        stable=stable,
+        misfit=off,
+        trouble=trouble,
+        n_near_duplicates=n_near_duplicates,
     )
 
 
