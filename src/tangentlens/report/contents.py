@@ -54,8 +54,8 @@ class Section:
         figures: Each takes the records of all runs and returns a figure, or None.
         tables: Each takes the records of all runs and returns tables.
         findings: Each takes the records of one model of one run and returns sentences.
-        rows: Which rows the records are of that these functions get; None for those of all rows and without massive
-            ones, told apart by their column `rows`.
+        rows: Its functions get only records of these rows, by default of all rows. With None they get the records
+            without massive rows, too, and tell them apart by the column `rows`.
     """
 
     figures: tuple[Callable[[pl.DataFrame], Figure | None], ...] = ()
@@ -63,22 +63,22 @@ class Section:
     findings: tuple[Callable[[pl.DataFrame], Iterable[str]], ...] = ()
     rows: str | None = ALL_ROWS
 
-    def its(self, records: pl.DataFrame) -> pl.DataFrame:
-        """Return those of the records that are of its rows."""
+    def chosen(self, records: pl.DataFrame) -> pl.DataFrame:
+        """Return those of the records that its functions get."""
         return records if self.rows is None else records.filter(pl.col("rows") == self.rows)
 
 
 def draw(sections: Iterable[Section], records: pl.DataFrame) -> list[Figure]:
     """Return every figure that the records allow."""
     records = marked(records)
-    figures = (figure(section.its(records)) for section in sections for figure in section.figures)
+    figures = (figure(section.chosen(records)) for section in sections for figure in section.figures)
     return [figure for figure in figures if figure is not None]
 
 
 def tabulate(sections: Iterable[Section], records: pl.DataFrame) -> list[Table]:
     """Return every table that the records allow."""
     records = marked(records)
-    tables = (table for section in sections for make in section.tables for table in make(section.its(records)))
+    tables = (table for section in sections for make in section.tables for table in make(section.chosen(records)))
     return [table for table in tables if table.frame.height]
 
 
@@ -90,5 +90,5 @@ def find(sections: Iterable[Section], records: pl.DataFrame) -> list[Finding]:
         for (run, model), rows in records.group_by(["run", "model"], maintain_order=True)
         for section in sections
         for say in section.findings
-        for text in say(section.its(rows))
+        for text in say(section.chosen(rows))
     ]
