@@ -1,4 +1,4 @@
-"""The control `permuted`: the proxy with its coordinates permuted at random, which keeps what it prefers axes for."""
+"""The control `permuted`: the proxy with its coordinates permuted at random: it prefers other axes, as strongly."""
 
 from __future__ import annotations
 

@@ -62,7 +62,8 @@ class TangentTest:
         n_bins: The number of frequency bins.
         token_shares: Means over tokens of their own share: of all sequences, then of each bootstrap draw.
         n_sequences: The number of sequences in each frequency bin.
-        effective_tokens: How many tokens of equal energy would be as many: (sum |g|^2)^2 / sum |g|^4, by frequency bin.
+        effective_tokens: How many tokens of equal energy would count as much: (sum |g|^2)^2 / sum |g|^4, by frequency
+            bin.
         effective_sequences: The same for sequences, which decides on how reliable an interval is.
         held_by_top: The part of the proxy's number that the top 1% of tokens hold, by order, for all tokens.
         chances: The distributions of the controls that are known in closed form.

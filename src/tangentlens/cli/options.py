@@ -9,14 +9,14 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors."
 Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid.3, embed, final, module paths.")]
 TextFile = Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")]
 Length = Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")]
-SkipFirst = Annotated[int, typer.Option(min=0, help="Leave out so many positions at the beginning of each window.")]
+SkipFirst = Annotated[int, typer.Option(min=0, help="Leave out this many positions at the beginning of each window.")]
 Bos = Annotated[
     bool,
     typer.Option("--bos", help="Begin every window with the begin-of-sequence token, also if the tokenizer adds none."),
 ]
 Massive = Annotated[
     float,
-    typer.Option(help="A row is massive if it is so many times as long as the median row of its site."),
+    typer.Option(help="Rows more than this many times as long as the median row of their site are massive."),
 ]
 Seed = Annotated[
     int,
@@ -31,5 +31,5 @@ TrustRemoteCode = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object for programs, and nothing else.")]
 Rank = Annotated[int, typer.Option(min=1, help="Rank of the proxy and its controls.")]
 FitHead = Annotated[
-    int, typer.Option(min=0, help="For a model without a language-model head: train one for so many steps.")
+    int, typer.Option(min=0, help="For a model without a language-model head: train one for this many steps.")
 ]

@@ -22,12 +22,8 @@ _VERDICT = "says: "
 _ALPHA = r"^(?:(corpus|types|dealt) )?alpha=([\d.]+)(?:$|: )"
 # The name of the proxy, of which format 1 had only one.
 _SEMI_NMF = "semi_nmf"
-
-
-# Settings of a lens that did not exist, and what it did without them.
+# Settings that a lens did not have yet, with the values that give what it did.
 _LENS = {"proxy": _SEMI_NMF, "skip_first": 0, "massive": 10.0}
-
-
 # The same for the plans of commands.
 _PLANS = {"skip_first": 0, "bos": False, "massive": 10.0}
 

@@ -39,7 +39,7 @@ def held_by_top(contributions: Float[Tensor, "n"], fraction: float = TOP) -> flo
 
 
 def effective_number(weights: Float[Tensor, "n"]) -> float:
-    """Return how many observations of equal weight would be as many: (sum w)^2 / sum w^2; NaN if all weights are 0.
+    """Return how many observations of equal weight would count as much: (sum w)^2 / sum w^2; NaN if all weights are 0.
 
     Args:
         weights: The weight of each observation, such as its energy; none is negative.

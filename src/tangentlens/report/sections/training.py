@@ -36,8 +36,8 @@ def loss(rows: pl.DataFrame) -> Iterator[str]:
 
 def unmeasured(rows: pl.DataFrame) -> Iterator[str]:
     """Say what could not be measured, and why."""
-    unmeasured = rows.filter(pl.col("metric") == "unmeasured").sort("step")
-    for (which,), missing in unmeasured.group_by(["rows"], maintain_order=True):
+    reasons = rows.filter(pl.col("metric") == "unmeasured").sort("step")
+    for (which,), missing in reasons.group_by(["rows"], maintain_order=True):
         steps = ", ".join(str(step) for step in missing["step"].unique().sort())
         # A finished model has no steps but 0.
         when = "" if steps == "0" else f" at steps {steps}"
