@@ -93,8 +93,7 @@ def demo(
         learning_rate=learning_rate,
         seed=seed,
     )
-    run = _run("demo", plan, out, hidden=quiet or as_json)
-    report([run.path], quiet=quiet, as_json=as_json)
+    _run_and_report("demo", plan, out, quiet, as_json)
 
 
 @app.command(epilog="Example: tangentlens profile EleutherAI/pythia-70m@step1000 google-bert/bert-base-uncased")
@@ -136,8 +135,7 @@ def profile(
         dtype=dtype,
         trust_remote_code=trust_remote_code,
     )
-    run = _run("profile", plan, out, hidden=quiet or as_json)
-    report([run.path], quiet=quiet, as_json=as_json)
+    _run_and_report("profile", plan, out, quiet, as_json)
 
 
 @app.command("test", epilog="Example: tangentlens test path/to/model --text my.txt --nulls")
@@ -183,8 +181,7 @@ def tangent(
         device=device,
         trust_remote_code=trust_remote_code,
     )
-    run = _run("test", plan, out, hidden=quiet or as_json)
-    report([run.path], quiet=quiet, as_json=as_json)
+    _run_and_report("test", plan, out, quiet, as_json)
 
 
 @app.command(epilog="Example: tangentlens audit runs/demo")
@@ -281,8 +278,7 @@ def visibility(
         device=device,
         trust_remote_code=trust_remote_code,
     )
-    run = _run("visibility", plan, out, hidden=quiet or as_json)
-    report([run.path], quiet=quiet, as_json=as_json)
+    _run_and_report("visibility", plan, out, quiet, as_json)
 
 
 @app.command(epilog="Example: tangentlens report runs/demo --out demo.html")
@@ -341,6 +337,11 @@ def _name(text: Path | None) -> str | None:
 def _run(study: str, plan: object, out: Path | None, hidden: bool) -> Run:
     with progress_bars(hidden) as watch:
         return STUDIES[study].run(plan, out, watch)
+
+
+def _run_and_report(study: str, plan: object, out: Path | None, quiet: bool, as_json: bool) -> None:
+    run = _run(study, plan, out, hidden=quiet or as_json)
+    report([run.path], quiet=quiet, as_json=as_json)
 
 
 def _write(*runs: Run, out: Path | None = None) -> Report:
