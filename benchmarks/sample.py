@@ -13,11 +13,11 @@ from tangentlens.corpora.tokens import MASK
 from tangentlens.geometry.spectrum.anisotropy import anisotropy_replicates
 from tangentlens.lens.measures import Fitting, measure_site
 from tangentlens.statistics.jackknife import share_jackknife
-from tangentlens.studies.demo import DemoPlan
+from tangentlens.studies.train import TrainPlan
 from tangentlens.training.objectives import batch_for, draw
 
 STEPS, BATCH, DRAWS = 200, 128, 20
-DEMO = DemoPlan()
+DEMO = TrainPlan()
 
 
 def rows_of_a_step() -> list:

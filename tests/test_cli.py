@@ -20,7 +20,7 @@ import torch
 from tangentlens import open_run
 from tangentlens.cli import app, main
 from tangentlens.studies import visibility
-from tangentlens.studies.demo import run_demo
+from tangentlens.studies.train import run_train
 from tiny import TINY, save_tiny
 
 COMMAND = [sys.executable, "-c", "from tangentlens.cli import main; main()"]
@@ -60,7 +60,7 @@ def fails(code, *arguments, says, how=tangentlens):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return run_demo(TINY, tmp_path_factory.mktemp("cli") / "run", lambda *_: None)
+    return run_train(TINY, tmp_path_factory.mktemp("cli") / "run", lambda *_: None)
 
 
 @pytest.mark.parametrize("command", [[], ["demo"], ["profile"], ["audit"], ["visibility"], ["report"], ["doctor"]])

@@ -44,7 +44,7 @@ from tangentlens.report.contents import Section
 
 TOY = Section(findings=(lambda rows: [f"The toy section counts {rows.height} records."],))
 ''',
-    "studies/toy_study.py": '''
+    "studies/toy_job.py": '''
 """A toy: writes one number."""
 
 from dataclasses import asdict, dataclass
@@ -57,7 +57,7 @@ from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.runs.progress import Progress
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import create_run
-from tangentlens.studies.study import Study
+from tangentlens.studies.job import Job
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,14 @@ class ToyPlan:
 def run_toy(plan, out, watch):
     """Write the value."""
     run = create_run(out, asdict(plan), "toy")
+    run.claim_model("toy", {"kind": "toy", "weights_sha256": str(plan.value)})
     run.complete("toy", lambda: [Record(model="toy", metric="loss", variant="toy", value=plan.value)])
     watch(Progress("toy", 1, 1))
     return run
 
 
 def mine(records):
-    """Return the records of the study."""
+    """Return the records of the job."""
     return records.filter(pl.col("variant") == "toy")
 
 
@@ -87,7 +88,7 @@ def figure(records):
     return Figure("The toy figure", "No interval.", plot) if rows.height else None
 
 
-TOY = Study(
+TOY = Job(
     "toy",
     ToyPlan,
     run_toy,
@@ -97,6 +98,20 @@ TOY = Study(
         tables=(lambda records: [Table("The toy table", mine(records).select("run", "value"))],),
         findings=(lambda rows: [f"The toy value is {value}." for value in mine(rows)["value"]],),
     ),
+)
+''',
+    "studies/toy_study.py": '''
+"""A toy: the toy job twice."""
+
+from tangentlens.studies.study import Part, Study
+from tangentlens.studies.toy_job import TOY, ToyPlan
+
+TOY_STUDY = Study(
+    name="toys",
+    about="Writes two numbers.",
+    claims=("toy",),
+    costs={"smoke": "nothing"},
+    parts=lambda scale, inputs: [Part(folder, TOY, ToyPlan(value)) for folder, value in (("a", 0.25), ("b", 0.5))],
 )
 ''',
     "integrations/toy_framework.py": '''
@@ -142,9 +157,28 @@ LINES = {
         "from tangentlens.report.sections.toy_section import TOY",
     ),
     "studies/__init__.py": (
-        "for study in (",
+        "for job in (",
         "TOY, ",
-        "from tangentlens.studies.toy_study import TOY",
+        "from tangentlens.studies.toy_job import TOY",
+    ),
+    "studies/__init__.py (study)": (
+        "for study in (",
+        "TOY_STUDY, ",
+        "from tangentlens.studies.toy_study import TOY_STUDY",
+    ),
+    "studies/claims/__init__.py": (
+        "CLAIMS: tuple[Claim, ...] = (",
+        """    Claim(
+        id="toy",
+        statement="Losses are positive.",
+        source=OURS,
+        effect="the loss",
+        of=last(Select("loss", "toy", quantity="", site="")),
+        needs=Needs("a loss", "tangentlens study toys"),
+        margin=0.0,
+        unit="difference",
+    ),""",
+        "from tangentlens.errors import InputError  # any import",
     ),
 }
 # A check of the audit is a function, here in the file that registers it.
@@ -164,7 +198,8 @@ def extended(folder):
     shutil.copytree(SOURCE, source, ignore=shutil.ignore_patterns("__pycache__"))
     for name, text in FILES.items():
         (source / name).write_text(text.lstrip())
-    for name, (before, line, imported) in LINES.items():
+    for place, (before, line, imported) in LINES.items():
+        name = place.partition(" ")[0]
         text = (source / name).read_text()
         assert text.count(before) == 1, name
         between = "\n" if line.startswith(" ") else ""
@@ -184,7 +219,12 @@ import tangentlens as tl
 from tangentlens.integrations.toy_framework import ToyCallback
 from tangentlens.report.page import write_report
 from tangentlens.runs.vocabulary import METRICS, VARIANTS
-from tangentlens.studies import SECTIONS, STUDIES
+from tangentlens.report.reading import read_runs
+from tangentlens.runs.run import runs_in
+from tangentlens.studies import SECTIONS, JOBS, STUDIES
+from tangentlens.studies.claims import CLAIMS
+from tangentlens.studies.claims.ledger import ledger
+from tangentlens.studies.study import Inputs
 from tangentlens.studies.profile import Profile
 from tangentlens.studies.audit import AuditPlan
 from tiny import save_tiny, tiny_batch, tiny_model
@@ -235,11 +275,11 @@ told["named proxy"] = named.records.filter(metric="share", detail="proxy")["vari
 told["named proxy in report"] = "tangent proxy (first coordinates)" in report(named)["page"]
 
 model = str(save_tiny(folder / "model"))
-profiled = STUDIES["profile"].run(Profile((model,), batches=2, batch_tokens=128, length=16), folder / "profile")
+profiled = JOBS["profile"].run(Profile((model,), batches=2, batch_tokens=128, length=16), folder / "profile")
 told["measure in profile"] = profiled.records.filter(metric="toy_measure")["site"].to_list()
 told["measure in table"] = [columns for columns in report(profiled)["tables"].values()][0]
 
-audited = STUDIES["audit"].run(AuditPlan(model, rank=4, tokens=640, length=16), folder / "audit")
+audited = JOBS["audit"].run(AuditPlan(model, rank=4, tokens=640, length=16), folder / "audit")
 told["control in records"] = audited.records.filter(metric="log_ratio", variant="toy_control").height
 told["control in table"] = [columns for columns in report(audited)["tables"].values()][0]
 told["check"] = audited.records.filter(metric="audit/toy", variant="rows")["value"].to_list()
@@ -251,11 +291,15 @@ told["own proxy in test"] = tl.tangent_test(rows, grads, torch.arange(400) // 20
 told["own proxy in audit"] = tl.audit(rows, grads, torch.arange(400) // 20, rank=3, proxy=own_proxy).test.proxy
 told["vocabulary"] = [METRICS["toy_measure"].label, VARIANTS["toy_control"].label]
 
-study = STUDIES["toy"]
-made = study.run(study.plan(0.25), folder / "toy", lambda progress: told.__setitem__("progress", list(progress)))
+job = JOBS["toy"]
+made = job.run(job.plan(0.25), folder / "toy", lambda progress: told.__setitem__("progress", list(progress)))
 page = report(made)
-told["study"] = {"made_by": made.manifest["made_by"], "findings": page["findings"], "tables": list(page["tables"])}
-told["study figure"] = "The toy figure" in page["page"]
+told["job"] = {"made_by": made.manifest["made_by"], "findings": page["findings"], "tables": list(page["tables"])}
+told["job figure"] = "The toy figure" in page["page"]
+
+told["study"] = [str(run.path.relative_to(folder)) for run in STUDIES["toys"].run("smoke", Inputs(folder / "toys"))]
+(entry,) = ledger(read_runs(runs_in(folder / "toys")), [claim for claim in CLAIMS if claim.id == "toy"])
+told["claim"] = [entry.verdict, entry.effects["effect"].to_list()]
 print(json.dumps(told))
 """
 
@@ -306,12 +350,17 @@ def test_a_section_speaks_in_every_report(told):
     assert len(told["section"]) == 1
 
 
-def test_a_study_brings_its_run_its_figure_its_table_and_its_finding(told):
-    assert told["study"]["made_by"] == "toy"
-    assert "The toy value is 0.25." in told["study"]["findings"]
-    assert "The toy table" in told["study"]["tables"]
-    assert told["study figure"]
+def test_a_job_brings_its_run_its_figure_its_table_and_its_finding(told):
+    assert told["job"]["made_by"] == "toy"
+    assert "The toy value is 0.25." in told["job"]["findings"]
+    assert "The toy table" in told["job"]["tables"]
+    assert told["job figure"]
     assert told["progress"] == ["toy", 1, 1, ""]
+
+
+def test_a_study_is_a_list_of_jobs_and_a_claim_is_judged_by_their_records(told):
+    assert told["study"] == ["toys/a", "toys/b"]
+    assert told["claim"] == ["inconclusive", [0.25, 0.5]]
 
 
 def test_an_integration_is_a_file_that_opens_a_lens(told):
@@ -327,6 +376,8 @@ def test_every_row_of_contributing_is_tried_here():
         "proxy of your own",
         "check of the audit",
         "subject of the report",
+        "job",
         "study",
+        "claim",
         "integration",
     ]

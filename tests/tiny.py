@@ -9,9 +9,9 @@ from transformers import PreTrainedTokenizerFast
 from tangentlens.corpora.text import builtin_text
 from tangentlens.corpora.tokens import train_tokenizer
 from tangentlens.models.small import small_model
-from tangentlens.studies.demo import DemoPlan
+from tangentlens.studies.train import TrainPlan
 
-TINY = DemoPlan(sites=("resid.0", "resid.1"), vocabulary=300, length=16, layers=2, width=32, batch=16, steps=5, rank=4)
+TINY = TrainPlan(sites=("resid.0", "resid.1"), vocabulary=300, length=16, layers=2, width=32, batch=16, steps=5, rank=4)
 
 
 def tiny_model(kind="decoder", seed=0):

@@ -1,5 +1,7 @@
 """The one error for input that cannot be used. Anything else that is raised is a bug."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from numbers import Integral
 from typing import Any
 
@@ -18,3 +20,18 @@ def check_whole(least: int, **settings: Any) -> None:
     for name, value in settings.items():
         if isinstance(value, bool) or not isinstance(value, Integral) or value < least:
             raise InputError(f"{name} must be a whole number of at least {least}, but is {value!r}")
+
+
+def check_name(what: str, name: str, known: Iterable[str]) -> None:
+    """Raise if a name is not known, with the known name that is nearest to it.
+
+    Args:
+        what: What the name is of, as the error shall call it.
+        name: The name.
+        known: All names.
+    """
+    known = list(known)
+    if name not in known:
+        near = get_close_matches(name, known, n=1)
+        instead = f"did you mean {near[0]}?" if near else "choose one of these"
+        raise InputError(f"{what} must be one of {', '.join(known)}, but is {name!r}; {instead}")

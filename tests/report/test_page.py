@@ -14,10 +14,10 @@ from tangentlens.report.sections.shares import share_over_depth
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
 from tangentlens.studies import SECTIONS, visibility
-from tangentlens.studies.demo import run_demo
 from tangentlens.studies.profile import Profile, run_profile
 from tangentlens.studies.profile.section import profile_over_depth
 from tangentlens.studies.tangent import TestPlan, run_test
+from tangentlens.studies.train import run_train
 from tiny import TINY, save_sunk, save_tiny, tiny_batch, tiny_model
 
 FIGURES = [figure for section in SECTIONS for figure in section.figures]
@@ -25,7 +25,7 @@ FIGURES = [figure for section in SECTIONS for figure in section.figures]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return run_demo(replace(TINY, steps=3), tmp_path_factory.mktemp("report") / "a-run")
+    return run_train(replace(TINY, steps=3), tmp_path_factory.mktemp("report") / "a-run")
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +130,7 @@ def test_names_from_outside_are_text_never_markup(run, tmp_path):
 
 def test_several_runs_are_drawn_together(run, tmp_path):
     study = replace(TINY, steps=2, seed=1, models=("decoder",), sites=("resid.1",))
-    other = run_demo(study, tmp_path / "b-run")
+    other = run_train(study, tmp_path / "b-run")
     text = write_report([run, other], tmp_path / "both.html", SECTIONS).path.read_text()
     assert "a-run / decoder" in text
     assert "b-run / decoder" in text

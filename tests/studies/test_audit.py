@@ -13,7 +13,7 @@ from tangentlens.report.page import write_report
 from tangentlens.runs.records import KEY
 from tangentlens.studies import SECTIONS
 from tangentlens.studies.audit import NULLS, AuditPlan, run_audit
-from tangentlens.studies.demo import run_demo
+from tangentlens.studies.train import run_train
 from tiny import TINY, save_tiny, tiny_batch, tiny_model
 
 SMALL = {"rank": 4, "tokens": 640, "length": 16}
@@ -25,7 +25,7 @@ def quiet(*_):
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory):
-    return run_demo(TINY, tmp_path_factory.mktemp("audited") / "study", quiet)
+    return run_train(TINY, tmp_path_factory.mktemp("audited") / "study", quiet)
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from tangentlens.cli import study_commands
 from tangentlens.cli.commands import app
 from tangentlens.errors import InputError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "study_commands"]
 
 # What the shell's convention, and so typer, makes of Ctrl-C.
 INTERRUPTED = 130

@@ -36,12 +36,12 @@ from tangentlens.cli.options import (
 from tangentlens.geometry.massive import THRESHOLD
 from tangentlens.proxies import DEFAULT, PROXIES
 from tangentlens.report.page import Report, write_report
-from tangentlens.runs.run import Run, open_run
-from tangentlens.studies import SECTIONS, STUDIES
+from tangentlens.runs.run import Run, runs_in
+from tangentlens.studies import JOBS, SECTIONS
 from tangentlens.studies.audit import AuditPlan
-from tangentlens.studies.demo import DemoPlan
 from tangentlens.studies.profile import Profile
 from tangentlens.studies.tangent import TestPlan
+from tangentlens.studies.train import TrainPlan
 from tangentlens.studies.visibility.plan import VisibilityPlan
 
 app = typer.Typer(
@@ -51,7 +51,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_DEMO = DemoPlan()
+_DEMO = TrainPlan()
 
 
 def _print_version(wanted: bool) -> None:
@@ -85,15 +85,15 @@ def demo(
 
     About two minutes on two cores. Ctrl-C leaves a readable run; the same command continues it.
     """
-    plan = DemoPlan(
-        text=_name(text),
+    plan = TrainPlan(
+        text=text_name(text),
         sites=tuple(sites.split(",")),
         rank=rank,
         steps=steps,
         learning_rate=learning_rate,
         seed=seed,
     )
-    _run_and_report("demo", plan, out, quiet, as_json)
+    _run_and_report("train", plan, out or Path("runs/demo"), quiet, as_json)
 
 
 @app.command(epilog="Example: tangentlens profile EleutherAI/pythia-70m@step1000 google-bert/bert-base-uncased")
@@ -122,7 +122,7 @@ def profile(
     """Measure finished models layer by layer: anisotropy, mean cosine, dimension, entropy and more."""
     plan = Profile(
         models=tuple(models),
-        text=_name(text),
+        text=text_name(text),
         sites=tuple(sites.split(",")),
         batches=batches,
         batch_tokens=batch_tokens,
@@ -166,7 +166,7 @@ def tangent(
     """Test a finished model: how much of its gradients lies in the proxy, at every site, against every control."""
     plan = TestPlan(
         model=model,
-        text=_name(text),
+        text=text_name(text),
         sites=tuple(sites.split(",")),
         rank=rank,
         proxy=proxy,
@@ -213,7 +213,7 @@ def audit(
     """Check whether the proxy is really tangent: falsifiable checks and a verdict for each site, and a report."""
     plan = AuditPlan(
         target=target,
-        text=_name(text),
+        text=text_name(text),
         sites=tuple(sites.split(",")) if sites else (),
         rank=rank,
         tokens=tokens,
@@ -227,7 +227,7 @@ def audit(
         trust_remote_code=trust_remote_code,
     )
     run = _run("audit", plan, out, hidden=quiet or as_json)
-    page = _write(run)
+    page = write(run)
     audits = run.manifest["audits"]
     if as_json:
         told = {"run": str(run.path), "report": str(page.path), "audits": audits}
@@ -268,7 +268,7 @@ def visibility(
     """Measure whether frequency bias hides curvature, on manifolds with a known answer or in a model's own space."""
     plan = VisibilityPlan(
         model=model,
-        text=_name(text),
+        text=text_name(text),
         sites=tuple(sites.split(",")),
         types=types,
         length=length,
@@ -289,7 +289,7 @@ def report(
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML file, and print the findings."""
-    page = _write(*(open_run(path) for path in runs), out=out)
+    page = write(*(run for path in runs for run in runs_in(path)), out=out)
     if as_json:
         findings = [asdict(finding) for finding in page.findings]
         tables = [{"title": table.title, "rows": table.frame.to_dicts()} for table in page.tables]
@@ -330,13 +330,14 @@ def doctor(as_json: Json = False) -> None:
         raise typer.Exit(1)
 
 
-def _name(text: Path | None) -> str | None:
+def text_name(text: Path | None) -> str | None:
+    """Return the text file as plans have it."""
     return None if text is None else str(text)
 
 
 def _run(study: str, plan: object, out: Path | None, hidden: bool) -> Run:
     with progress_bars(hidden) as watch:
-        return STUDIES[study].run(plan, out, watch)
+        return JOBS[study].run(plan, out, watch)
 
 
 def _run_and_report(study: str, plan: object, out: Path | None, quiet: bool, as_json: bool) -> None:
@@ -344,5 +345,6 @@ def _run_and_report(study: str, plan: object, out: Path | None, quiet: bool, as_
     report([run.path], quiet=quiet, as_json=as_json)
 
 
-def _write(*runs: Run, out: Path | None = None) -> Report:
+def write(*runs: Run, out: Path | None = None) -> Report:
+    """Write the report of runs to a file, by default in the first run."""
     return write_report(runs, out or runs[0].path / "report.html", SECTIONS)

@@ -41,7 +41,7 @@ def progress_bars(hidden: bool) -> Iterator[Watch]:
 def print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
     """Print a table; the run is a column only if there are several."""
     table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    shown = frame if frame["run"].n_unique() > 1 else frame.drop("run")
+    shown = frame if "run" in frame.columns and frame["run"].n_unique() > 1 else frame.drop("run", strict=False)
     for name in shown.columns:
         table.add_column(name, overflow="fold")
     for row in shown.iter_rows():

@@ -55,6 +55,8 @@ class Lens:
         run: A directory to write to, which is made or continued, or a `Run`.
         name: The model's name in the records.
         proxy: The proxy: a name in `tangentlens.proxies.PROXIES`, or a function `(rows, rank, seed) -> Subspace`.
+        measures: Further measures of the activations, such as `manifold_entropy`, by their names in
+            `tangentlens.geometry.measures.MEASURES`.
         objective: `causal`, `masked` or `seq2seq`, to bin by target token; Hugging Face classes are known by name.
         counts: Occurrences by token id over the corpus, to bin shares by token frequency.
         exclude: Token ids to leave out, such as padding or begin-of-sequence.
@@ -90,6 +92,7 @@ class Lens:
         *,
         name: str = "model",
         proxy: str | Fit = DEFAULT,
+        measures: Sequence[str] = (),
         objective: Objective | None = None,
         counts: Any = None,
         exclude: Iterable[int] = (),
@@ -107,7 +110,7 @@ class Lens:
     ) -> None:
         check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
         check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed, skip_first=skip_first)
-        check_settings(proxy, objective, alarms, loss_scale)
+        check_settings(proxy, measures, objective, alarms, loss_scale)
         check_threshold(massive, "massive")
         self.model = model
         self.sites = find_sites(model, sites)
@@ -118,6 +121,7 @@ class Lens:
         self.every = as_schedule(every)
         self.name = name
         self.proxy = proxy
+        self.measures = tuple(measures)
         self.objective = objective or objective_of(model)
         self.bins = None if counts is None else FrequencyBins.of(counts)
         self.exclude = token_ids(exclude)
@@ -169,6 +173,7 @@ class Lens:
             "rank": self.rank,
             "every": self.every,
             "seed": self.seed,
+            **({"measures": list(self.measures)} if self.measures else {}),
             "objective": self.objective,
             "exclude": list(self.exclude),
             "skip_first": self.skip_first,
@@ -337,7 +342,7 @@ class Lens:
         loss = mean_of_all_ranks(None if loss is None else float(loss), device)
         records = [] if loss is None else [replace(about, quantity=LOSS, metric=LOSS, value=loss)]
         fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
-        fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive)
+        fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive, measures=self.measures)
         outcome = measure_due_step(DueStep(about, self.sites, capture, self._stream, self._memory, fitting, device))
         records += outcome.records
         records += update_records(about, self._updates, capture, self._memory, fitting, device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -45,6 +46,7 @@ class Fitting:
         controls: What the proxy is compared with.
         orders: The orders of the shares.
         massive: How many times as long as the median row a row must be to count as massive.
+        measures: Names of further measures of activations.
     """
 
     proxy: str | Fit
@@ -54,6 +56,7 @@ class Fitting:
     controls: Sequence[str] = WATCHED
     orders: Sequence[float] = BINNED_ORDERS
     massive: float = THRESHOLD
+    measures: Sequence[str] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,20 +130,27 @@ def _measured(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fit
     return SiteMeasures(
         n=len(activations),
         test=test,
-        estimates=_estimates(cloud),
+        estimates=_estimates(cloud, fitting.measures),
         gradient_anisotropy=anisotropy(gradients, center=False),
         gradient_rms=float(gradients.square().sum(dim=1).mean().sqrt()),
         massive=Places.of(cloud.massive, rows.positions, rows.tokens),
     )
 
 
-def _estimates(cloud: Cloud) -> dict[str, Estimate | float]:
-    """Return every measure that a lens takes, with an interval where one batch gives one."""
-    estimates = {
-        measure.key: measure.of(cloud) if measure.estimate is None else measure.estimate(cloud)
-        for measure in MEASURES
-        if measure.in_lens
-    }
+def _estimates(cloud: Cloud, further: Sequence[str]) -> dict[str, Estimate | float]:
+    """Return every measure that a lens takes, with an interval where one batch gives one.
+
+    Args:
+        cloud: The rows.
+        further: Names of measures that a lens takes if asked; what the rows do not allow is left out.
+    """
+    estimates: dict[str, Estimate | float | None] = {}
+    for measure in MEASURES:
+        if measure.in_lens:
+            estimates[measure.key] = measure.of(cloud) if measure.estimate is None else measure.estimate(cloud)
+        elif measure.name in further:
+            with contextlib.suppress(InputError):
+                estimates[measure.key] = measure.of(cloud)
     return {key: estimate for key, estimate in estimates.items() if estimate is not None}
 
 

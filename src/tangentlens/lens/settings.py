@@ -8,13 +8,18 @@ from typing import Any
 
 from tangentlens.capture.batch import OBJECTIVES
 from tangentlens.errors import InputError
+from tangentlens.geometry.measures import MEASURES
 from tangentlens.lens.alarms import Alarm
 from tangentlens.lens.measures import SCALARS
 from tangentlens.proxies import named_proxy
 
 
-def check_settings(proxy: Any, objective: Any, alarms: Any, loss_scale: Any) -> None:
+def check_settings(proxy: Any, measures: Any, objective: Any, alarms: Any, loss_scale: Any) -> None:
     """Refuse settings that are misspelt or of the wrong type."""
+    known = {measure.name for measure in MEASURES}
+    unknown = [measures] if isinstance(measures, str) else [name for name in measures if name not in known]
+    if unknown:
+        raise InputError(f"measures must be a list of some of {', '.join(sorted(known))}, but {unknown[0]!r} came")
     if named_proxy(proxy)[0] == "<lambda>":
         raise InputError("the proxy of a lens must have a name, by which a run is continued, but is a lambda; use def")
     if objective is not None and objective not in OBJECTIVES:

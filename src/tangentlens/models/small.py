@@ -1,4 +1,4 @@
-"""Small reference models: a causal decoder and a bidirectional encoder that differ in the attention mask alone."""
+"""Small reference models: a decoder, an encoder, and an encoder with the causal mask of a decoder."""
 
 from __future__ import annotations
 
@@ -11,21 +11,27 @@ from torch import nn
 
 from tangentlens.errors import InputError
 
+# What a model has to predict: each next token, or tokens that are masked.
 Kind = Literal["decoder", "encoder"]
+SmallModel = Literal["decoder", "encoder", "masked decoder"]
 
 
-def small_model(kind: Kind, vocabulary: int, layers: int, width: int, length: int, mask: int, seed: int) -> nn.Module:
+def small_model(
+    kind: SmallModel, vocabulary: int, layers: int, width: int, length: int, mask: int, seed: int
+) -> nn.Module:
     """Return an untrained Llama (`decoder`) or EuroBERT (`encoder`) with its language modelling head.
 
-    Both have rotary positions, RMS norm, gated MLPs and tied embeddings. The global random state is left unchanged.
+    Both have rotary positions, RMS norm, gated MLPs and tied embeddings. A `masked decoder` is the encoder with the
+    same weights and the same loss, in which tokens attend to earlier ones only. The global random state is left
+    unchanged.
 
     Args:
-        kind: `decoder` or `encoder`.
+        kind: `decoder`, `encoder` or `masked decoder`.
         vocabulary: Number of token types.
         layers: Number of blocks.
         width: Width of the residual stream, a multiple of 32; each attention head has width 32.
         length: Largest number of tokens in a sequence.
-        mask: The id of the mask token, which only the encoder uses.
+        mask: The id of the mask token, which a decoder does not use.
         seed: Seed of the initial weights.
     """
     from transformers import EuroBertConfig, EuroBertForMaskedLM, LlamaConfig, LlamaForCausalLM
@@ -49,7 +55,11 @@ def small_model(kind: Kind, vocabulary: int, layers: int, width: int, length: in
         torch.manual_seed(seed)
         if kind == "decoder":
             return LlamaForCausalLM(LlamaConfig(**shape))
-        return EuroBertForMaskedLM(EuroBertConfig(mask_token_id=mask, **shape))
+        encoder = EuroBertForMaskedLM(EuroBertConfig(mask_token_id=mask, **shape))
+    if kind == "masked decoder":
+        for block in encoder.model.layers:
+            block.self_attn.is_causal = True
+    return encoder
 
 
 def weight_hash(model: nn.Module, leave_out: Collection[str] = ()) -> str:

@@ -17,6 +17,7 @@ from tangentlens.runs.vocabulary import (
     HELD_BY_TOP,
     MEAN_SITE,
     METRICS,
+    NULLS,
     PROXY,
     SD,
     SHAPE,
@@ -33,6 +34,15 @@ IS_PROXY = pl.col("detail") == PROXY
 # Whether a model was measured in several batches, as profiles are, and not in the steps of a training.
 IN_BATCHES = pl.col("metric").str.starts_with(f"{SD}/").any().over("run", "model")
 
+# What the manifest says of a network.
+_FACTS = {
+    "network": pl.String,
+    "kind": pl.String,
+    "family": pl.String,
+    "trained_seed": pl.Int64,
+    "weights": pl.String,
+}
+
 # What marks a number that a few rows decide, and what the mark means.
 MARK = "†"
 LEGEND = (
@@ -46,11 +56,41 @@ Row = dict[str, Any]
 
 
 def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
-    """Return the records of all runs, under their names, or under their paths where two have the same name."""
+    """Return the records of all runs, under their names, or under their paths where two have the same name.
+
+    Columns say which network a record is of, and what the manifest says of it: `network`, `null` (empty for the network
+    itself), `kind`, `family` (networks that differ in their seed alone), `trained_seed`, `weights` (their hash) and
+    `last_step`, the last step of the network in the run.
+    """
     names = [run.name for run in runs]
     clash = len(set(names)) < len(names)
     labels = [str(run.path) if clash else run.name for run in runs]
-    return pl.concat([run.records.with_columns(run=pl.lit(label)) for run, label in zip(runs, labels, strict=True)])
+    return pl.concat(
+        [_with_facts(run).with_columns(run=pl.lit(label)) for run, label in zip(runs, labels, strict=True)]
+    )
+
+
+def _with_facts(run: Run) -> pl.DataFrame:
+    """Return the records of a run with what its manifest says of their networks."""
+    suffix = rf" \(({'|'.join(NULLS)})\)$"
+    records = run.records.with_columns(
+        network=pl.col("model").str.replace(suffix, ""), null=pl.col("model").str.extract(suffix).fill_null("")
+    )
+    rows = [
+        {
+            "network": name,
+            "kind": facts.get("kind", ""),
+            "family": facts.get("family", ""),
+            "trained_seed": facts.get("trained_seed"),
+            "weights": facts.get("weights_sha256", ""),
+        }
+        for name, facts in run.manifest.get("models", {}).items()
+    ]
+    facts = pl.DataFrame(rows, schema=_FACTS)
+    joined = records.join(facts, on="network", how="left", maintain_order="left")
+    return joined.with_columns(
+        pl.col("kind", "family", "weights").fill_null(""), last_step=pl.col("step").max().over("network")
+    )
 
 
 def marked(records: pl.DataFrame) -> pl.DataFrame:

@@ -169,6 +169,13 @@ def open_run(path: str | Path) -> Run:
     return Run(Path(path))
 
 
+def runs_in(path: str | Path) -> list[Run]:
+    """Return the run at `path`, or the runs in the folders of `path`, as a study leaves them."""
+    path = Path(path)
+    inside = sorted(folder for folder in path.iterdir() if is_run(folder)) if path.is_dir() and not is_run(path) else []
+    return [open_run(folder) for folder in inside] if inside else [open_run(path)]
+
+
 def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens") -> Run:
     """Create a run directory, or continue an existing one that has the same configuration.
 

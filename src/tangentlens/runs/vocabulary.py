@@ -24,6 +24,8 @@ MEAN_SITE = "mean"
 ALL_TOKENS = "all"
 # Which rows records are of: all, or all but those many times as long as the median row.
 ALL_ROWS, WITHOUT_MASSIVE = "all", "without_massive"
+# What a model is compared with; the records of such a null are under the model's name with the null's in brackets.
+NULLS = ("untrained", "shuffled labels")
 # The detail of records that are of the proxy itself, and not of a control.
 PROXY = "proxy"
 # The part of a number that the top 1% of rows or tokens hold.
@@ -44,6 +46,15 @@ def derived(prefix: str, metric: str) -> str:
     'sd/anisotropy'
     """
     return f"{prefix}/{metric}"
+
+
+def null_name(model: str, null: str) -> str:
+    """Return the name in the records of a model's null; of the model itself if `null` is empty.
+
+    >>> null_name("gpt2", "untrained")
+    'gpt2 (untrained)'
+    """
+    return f"{model} ({null})" if null else model
 
 
 @dataclass(frozen=True)

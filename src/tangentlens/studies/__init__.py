@@ -1,16 +1,26 @@
-"""The experiments, declared as data: what to train or load, what to measure, and what a report says about it.
+"""The experiments. A job makes one run from a plan; a study is data: which jobs, at which scale, for which claims.
 
-A new study is a file with a plan, a function that makes the run and a section of the report, and a line in `STUDIES`.
+A new job is a file with a plan, a function that makes the run and a section of the report, and a line in `JOBS`. A new
+study is a file with its parts, and a line in `STUDIES`. Claims and their verdicts are in `claims/`.
 """
 
 from tangentlens.report.sections import SECTIONS as COMMON
 from tangentlens.studies.audit import AUDIT
+from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.demo import DEMO
+from tangentlens.studies.finished_models import FINISHED_MODELS
+from tangentlens.studies.job import Job
+from tangentlens.studies.learning_dynamics import LEARNING_DYNAMICS
 from tangentlens.studies.profile import PROFILE
+from tangentlens.studies.shape_of_learning import SHAPE_OF_LEARNING
 from tangentlens.studies.study import Study
 from tangentlens.studies.tangent import TEST
+from tangentlens.studies.train import TRAIN
 from tangentlens.studies.visibility import VISIBILITY
 
-STUDIES: dict[str, Study] = {study.name: study for study in (DEMO, PROFILE, TEST, AUDIT, VISIBILITY)}
+JOBS: dict[str, Job] = {job.name: job for job in (TRAIN, PROFILE, TEST, AUDIT, VISIBILITY)}
+STUDIES: dict[str, Study] = {
+    study.name: study for study in (DEMO, LEARNING_DYNAMICS, SHAPE_OF_LEARNING, FINISHED_MODELS)
+}
 # Everything that a report can say.
-SECTIONS = (*COMMON, *(study.section for study in STUDIES.values()))
+SECTIONS = (LEDGER, *COMMON, *(job.section for job in JOBS.values()))

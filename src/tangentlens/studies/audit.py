@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -16,25 +15,20 @@ from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.alignment.tangent_planes import VERDICTS
 from tangentlens.capture.sites import Site, find_sites
-from tangentlens.corpora.tokens import MASK
 from tangentlens.errors import InputError
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
-from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.records import share_records
-from tangentlens.models.small import Kind, weight_hash
-from tangentlens.proxies import DEFAULT
+from tangentlens.models.small import weight_hash
 from tangentlens.report.contents import Section, Table
 from tangentlens.report.reading import ESTIMATE, interval_text, rows_text, text_of, without_massive
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
-from tangentlens.runs.run import Run, create_run, is_run, open_run
-from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, WITHOUT_MASSIVE, derived
+from tangentlens.runs.run import Run, create_run, is_run
+from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, NULLS, WITHOUT_MASSIVE, derived
 from tangentlens.runs.vocabulary import AUDIT as AUDITED
-from tangentlens.studies.demo import DEMO, DemoPlan
-from tangentlens.studies.study import Study
-from tangentlens.studies.subjects import BATCH, NULLS, Backward, Subject, claim_text, model_subject, subject_rows
-from tangentlens.training.loop import Checkpoint, Recipe
-from tangentlens.training.objectives import batch_for, draw
+from tangentlens.studies.job import Job
+from tangentlens.studies.subjects import Backward, Subject, claim_text, subject_rows
+from tangentlens.studies.trained import subjects_of
 
 NAME = "audit"
 VERDICT = derived(AUDITED, "verdict")
@@ -82,14 +76,14 @@ class AuditPlan:
 
 def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run:
     """Audit every model of the plan's target at every site into the run directory `out`; continues if interrupted."""
-    subjects = _of_run(plan) if is_run(plan.target) else iter([model_subject(plan.target, Backward.of(plan), watch)])
+    subjects = subjects_of(plan.target, Backward.of(plan), watch)
     # What cannot be audited leaves no folder behind.
     first = next(subjects)
     run = create_run(out, asdict(plan), NAME)
     if not is_run(plan.target):
         claim_text(run, plan.text)
     for subject in chain([first], subjects):
-        run.claim_model(subject.name, {"weights_sha256": weight_hash(subject.model)})
+        run.claim_model(subject.name, {**subject.facts, "weights_sha256": weight_hash(subject.model)})
         sites = _sites(subject.model, plan.sites)
         watch(Progress(subject.name, 0, len(sites), "gradients"))
         if all(run.has(_part(subject, site)) for site in sites):
@@ -171,60 +165,6 @@ def _sites(model: nn.Module, wanted: Sequence[str]) -> list[Site]:
     return [stream[len(stream) // 2]]
 
 
-def _of_run(plan: AuditPlan) -> Iterator[Subject]:
-    """Yield the models of a finished demo, as its last checkpoints hold them."""
-    run = open_run(plan.target)
-    if run.manifest["made_by"] != DEMO.name:
-        raise InputError(
-            f"{run.path} must be a run that holds its model, as those of `tangentlens demo` do, but does not; name the "
-            "model instead, or call tangentlens.audit on rows you captured"
-        )
-    study = DemoPlan.of(run.manifest["config"])
-    tokens = study.tokens()
-    if tokens.sha256 != run.manifest["data"]["sha256"]:
-        raise InputError(f"{run.path} was made from another text than {study.text} now holds; restore that text")
-    n = min(max(plan.tokens // study.length, 4), len(tokens.sequences))
-    for kind in study.models:
-        model = study.model(kind, tokens.vocabulary)
-        checkpoint = Checkpoint(run, f"{kind}-checkpoint")
-        step, _ = checkpoint.position()
-        if not step:
-            raise InputError(f"{run.path} must hold a trained {kind}, but it has not been trained yet; finish the run")
-        checkpoint.restore(model, Recipe(study.steps, study.learning_rate))
-        sequences, make = draw(tokens.sequences, n, plan.seed, study.steps)
-        batches = [batch_for(kind, some, MASK, study.mask_rate, make) for some in sequences.split(BATCH)]
-        yield Subject(
-            name=kind,
-            kind=kind,
-            model=model.eval(),
-            width=study.width,
-            untrained=partial(_twin, study, kind, tokens.vocabulary),
-            batches=batches,
-            exclude=(),
-            skip_first=plan.skip_first,
-            counts=tokens.counts,
-            step=step,
-            earlier=_saved_proxies(run, kind, study.schedule()),
-        )
-
-
-def _twin(study: DemoPlan, kind: Kind, vocabulary: int) -> nn.Module:
-    """Return the network of a demo as it was before training."""
-    return study.model(kind, vocabulary).eval()
-
-
-def _saved_proxies(run: Run, kind: str, steps: Sequence[int]) -> dict[str, dict[str, Subspace]]:
-    """Return the proxies that the lens fitted at each step, by site."""
-    proxies: dict[str, dict[str, Subspace]] = {}
-    for step in steps:
-        kept = run.load_tensors(f"{kind}-step-{step:08d}")
-        for name, basis in kept[0].items() if kept else ():
-            site, variant = name.rsplit("/", 1)
-            if variant == DEFAULT:
-                proxies.setdefault(site, {})[f"step {step}"] = Subspace(basis)
-    return proxies
-
-
 def verdicts(rows: pl.DataFrame) -> Iterator[str]:
     """Say the verdict at each site, and at how many sites gradients prefer their own chart."""
     audited = rows.sort("depth", maintain_order=True)
@@ -262,4 +202,4 @@ def _folder(plan: AuditPlan) -> Path:
     )
 
 
-AUDIT = Study(NAME, AuditPlan, run_audit, _folder, Section(tables=(audit_tables,), findings=(verdicts,), rows=None))
+AUDIT = Job(NAME, AuditPlan, run_audit, _folder, Section(tables=(audit_tables,), findings=(verdicts,), rows=None))

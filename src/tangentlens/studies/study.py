@@ -1,15 +1,49 @@
-"""What every study has: a plan as data, a function that makes the run, and a section of the report."""
+"""A study as data: which jobs to do, at which scale, and which claims their records judge."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tangentlens.report.contents import Section
-from tangentlens.runs.progress import Watch, unwatched
+from tangentlens.errors import check_name
+from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.run import Run
+from tangentlens.studies.job import Job
+
+
+@dataclass(frozen=True)
+class Part:
+    """One job of a study.
+
+    Attributes:
+        folder: The folder of its run inside that of the study; empty for the study's own.
+        job: The job.
+        plan: Its plan.
+    """
+
+    folder: str
+    job: Job
+    plan: Any
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a study is given.
+
+    Attributes:
+        out: The folder of the study.
+        text: A text file; None for what the study uses by itself.
+        models: Models to look at, for studies of finished models.
+        device: Where to compute.
+    """
+
+    out: Path
+    text: str | None = None
+    models: tuple[str, ...] = ()
+    device: str = "cpu"
 
 
 @dataclass(frozen=True)
@@ -17,19 +51,34 @@ class Study:
     """A study.
 
     Attributes:
-        name: Its name: that of its command, and `made_by` in the manifest of its runs.
-        plan: A frozen dataclass that holds everything which decides the numbers.
-        make: Takes a plan, a directory and somebody to tell the progress to. It makes the run, or continues it.
-        folder: The default directory for a plan.
-        section: What a report says about such runs, beyond what it says about any run.
+        name: Its name.
+        about: What it does, in a sentence.
+        claims: The claims it judges, by their numbers in the ledger.
+        costs: What each scale costs, by the name of the scale.
+        parts: Returns the jobs of a scale.
     """
 
     name: str
-    plan: type[Any]
-    make: Callable[[Any, Path, Watch], Run]
-    folder: Callable[[Any], Path]
-    section: Section = field(default_factory=Section)
+    about: str
+    claims: tuple[str, ...]
+    costs: Mapping[str, str]
+    parts: Callable[[str, Inputs], Sequence[Part]]
 
-    def run(self, plan: Any, out: Path | None = None, watch: Watch = unwatched) -> Run:
-        """Make the run of a plan in `out`, or in its default folder; a run that was interrupted is continued."""
-        return self.make(plan, out or self.folder(plan), watch)
+    def run(self, scale: str, inputs: Inputs, watch: Watch = unwatched) -> list[Run]:
+        """Do every job of a scale, one after the other; what was done before is not done again.
+
+        Args:
+            scale: The scale.
+            inputs: What the study is given.
+            watch: Told the progress.
+        """
+        check_name("a scale", scale, self.costs)
+        return [
+            part.job.run(part.plan, inputs.out / part.folder, partial(_told, watch, part.folder))
+            for part in self.parts(scale, inputs)
+        ]
+
+
+def _told(watch: Watch, folder: str, progress: Progress) -> None:
+    """Tell the progress of a part under its name."""
+    watch(progress._replace(task=f"{folder}: {progress.task}") if folder else progress)

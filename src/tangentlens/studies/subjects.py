@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,6 @@ from tangentlens.training.objectives import IGNORED, batch_for
 
 # Sequences in a forward pass.
 BATCH = 16
-# What a model is compared with.
-NULLS = ("untrained", "shuffled labels")
 
 
 @dataclass(frozen=True)
@@ -83,6 +81,7 @@ class Subject:
         earlier: Proxies of earlier steps, by site and step.
         revision: The model's revision, if it has any.
         token_name: Returns what to call a token, given its id.
+        facts: What a run is told of the model.
     """
 
     name: str
@@ -98,6 +97,7 @@ class Subject:
     earlier: Mapping[str, Mapping[str, Subspace]] | None = None
     revision: str = ""
     token_name: Callable[[int], str] = str
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
 
 def subject_rows(subject: Subject, which: str, sites: Sequence[Site], seed: int) -> tuple[dict[str, TokenRows], float]:
@@ -170,6 +170,7 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
         counts=_counts(batches),
         revision=loaded.revision,
         token_name=loaded.token_name,
+        facts={"kind": loaded.kind},
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from tangentlens.alignment.active_concepts import usual_active_concepts
@@ -23,10 +24,11 @@ from tangentlens.proxies import DEFAULT, named_proxy
 from tangentlens.runs.active_records import active_records
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
-from tangentlens.runs.run import Run, create_run
-from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, MEAN_SITE, WITHOUT_MASSIVE
-from tangentlens.studies.study import Study
-from tangentlens.studies.subjects import NULLS, Backward, Subject, claim_text, model_subject, subject_rows
+from tangentlens.runs.run import Run, create_run, is_run
+from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, MEAN_SITE, NULLS, WITHOUT_MASSIVE, null_name
+from tangentlens.studies.job import Job
+from tangentlens.studies.subjects import Backward, Subject, claim_text, subject_rows
+from tangentlens.studies.trained import subjects_of
 
 NAME = "test"
 # The penalty on the codes of sparse concepts, which sharpened the contrast most (docs/measures/active-concepts.md).
@@ -40,7 +42,7 @@ class TestPlan:
     """What to test, and how.
 
     Attributes:
-        model: A directory, a hub id or `id@revision`.
+        model: A run that holds its networks, or a model: A directory, a hub id or `id@revision`.
         text: A text file; the built-in text by default.
         sites: Where to look.
         rank: Rank of the proxy and of its controls.
@@ -88,14 +90,19 @@ class TestPlan:
 
 def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched) -> Run:
     """Test the model, and its nulls if the plan has them, into the run directory `out`; continues if interrupted."""
-    subject = model_subject(plan.model, Backward.of(plan), watch)
-    sites = find_sites(subject.model, plan.sites)
+    subjects = subjects_of(plan.model, Backward.of(plan), watch)
+    # What cannot be tested leaves no folder behind.
+    first = next(subjects)
+    find_sites(first.model, plan.sites)
     run = create_run(out, asdict(plan), NAME)
-    claim_text(run, plan.text)
-    run.claim_model(subject.name, {"kind": subject.kind, "weights_sha256": weight_hash(subject.model)})
-    for which in ("", *NULLS) if plan.nulls else ("",):
-        name = f"{subject.name} ({which})" if which else subject.name
-        run.complete(name, partial(_tested, plan, subject, name, which, sites, watch))
+    if not is_run(plan.model):
+        claim_text(run, plan.text)
+    for subject in chain([first], subjects):
+        sites = find_sites(subject.model, plan.sites)
+        run.claim_model(subject.name, {**subject.facts, "weights_sha256": weight_hash(subject.model)})
+        for which in ("", *NULLS) if plan.nulls else ("",):
+            name = null_name(subject.name, which)
+            run.complete(name, partial(_tested, plan, subject, name, which, sites, watch))
     return run
 
 
@@ -103,7 +110,7 @@ def _tested(
     plan: TestPlan, subject: Subject, name: str, which: str, sites: Sequence[Site], watch: Watch
 ) -> Iterator[Record]:
     """Yield the records of the model, or of one of its nulls, at all sites."""
-    about = Record(model=name, revision=subject.revision, seed=plan.seed)
+    about = Record(model=name, revision=subject.revision, step=subject.step, seed=plan.seed)
     bins = FrequencyBins.of(subject.counts)
     fitting = Fitting(plan.proxy, plan.rank, bins, plan.seed, CONTROLS, tuple(ORDERS), plan.massive)
     measured: list[SiteMeasures] = []
@@ -148,4 +155,12 @@ def _that_fit(sites: Sequence[Site], subject: Subject) -> Iterator[Sequence[Site
         yield sites[first : first + at_once]
 
 
-TEST = Study(NAME, TestPlan, run_test, folder=lambda plan: Path("runs") / f"{NAME}-{Path(plan.model).name or 'model'}")
+def _folder(plan: TestPlan) -> Path:
+    return (
+        Path(f"{plan.model.rstrip('/')}-{NAME}")
+        if is_run(plan.model)
+        else Path("runs") / f"{NAME}-{Path(plan.model).name or 'model'}"
+    )
+
+
+TEST = Job(NAME, TestPlan, run_test, _folder)

@@ -84,12 +84,18 @@ def share_over_depth(records: pl.DataFrame) -> Figure | None:
     energy = rows.filter(pl.col("order") == 1)
     chance = energy.filter(pl.col("line") == "random").select("run", "model", "site", chance="value")
     proxy = energy.filter(pl.col("line") == PROXY).join(chance, on=["run", "model", "site"])
-    above = proxy.filter(pl.col("ci_low") > pl.col("chance")).height
-    below = proxy.filter(pl.col("ci_high") < pl.col("chance")).height
-    title = (
-        f"At the last step the proxy's energy share is significantly above r/d at {above} of {proxy.height} sites, "
-        f"significantly below it at {below} and not significantly different from it at {proxy.height - above - below}"
+    counts = proxy.group_by("run", "model", maintain_order=True).agg(
+        above=(pl.col("ci_low") > pl.col("chance")).sum(),
+        below=(pl.col("ci_high") < pl.col("chance")).sum(),
+        n=pl.len(),
     )
+    models = "; ".join(
+        f"{count['model'] + ': ' if counts.height > 1 else ''}significantly above r/d at {count['above']} of "
+        f"{count['n']} sites, significantly below it at {count['below']} and not significantly different from it at "
+        f"{count['n'] - count['above'] - count['below']}"
+        for count in counts.iter_rows(named=True)
+    )
+    title = f"At the last step the proxy's energy share is {models}"
     draws = "for random and normal, the range of 95% of their draws"
     return Figure(title, f"Bars: {OVER_SEQUENCES}; {draws}.", styled(plot, 560))
 

@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
+from tangentlens.studies.job import Job
 from tangentlens.studies.profile.measuring import run_profile
 from tangentlens.studies.profile.plan import NAME, Profile
 from tangentlens.studies.profile.section import SECTION
-from tangentlens.studies.study import Study
 
 __all__ = ["PROFILE", "Profile", "run_profile"]
 
-PROFILE = Study(
+PROFILE = Job(
     NAME,
     Profile,
     run_profile,

@@ -16,7 +16,7 @@ from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
 from tangentlens.runs.vocabulary import ACTIVATION
-from tangentlens.studies.study import Study
+from tangentlens.studies.job import Job
 from tangentlens.studies.visibility.model import one_per_type, visibility_records
 from tangentlens.studies.visibility.plan import VisibilityPlan
 from tangentlens.studies.visibility.section import SECTION
@@ -84,4 +84,4 @@ def _folder(plan: VisibilityPlan) -> Path:
     return Path("runs") / (NAME if plan.model is None else f"{NAME}-{Path(plan.model).name}")
 
 
-VISIBILITY = Study(NAME, VisibilityPlan, run_visibility, _folder, SECTION)
+VISIBILITY = Job(NAME, VisibilityPlan, run_visibility, _folder, SECTION)

@@ -9,7 +9,7 @@ from tangentlens import InputError, open_run
 from tangentlens.report.page import write_report
 from tangentlens.runs.records import KEY
 from tangentlens.studies import SECTIONS
-from tangentlens.studies.demo import DemoPlan, run_demo
+from tangentlens.studies.train import TrainPlan, run_train
 from tiny import TINY
 
 
@@ -19,7 +19,7 @@ class Interrupted(Exception):
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    return run_demo(TINY, tmp_path_factory.mktemp("study") / "whole")
+    return run_train(TINY, tmp_path_factory.mktemp("study") / "whole")
 
 
 def test_every_site_step_and_control_of_both_models_is_there(whole):
@@ -47,8 +47,8 @@ def test_the_manifest_holds_configuration_data_hash_and_weight_hashes(whole):
 
 def test_same_seed_same_numbers_another_seed_others(whole, tmp_path):
     alone = replace(TINY, models=("decoder",))
-    again = run_demo(alone, tmp_path / "again").records
-    other = run_demo(replace(alone, seed=1, steps=2, sites=("resid.1",)), tmp_path / "other").records
+    again = run_train(alone, tmp_path / "again").records
+    other = run_train(replace(alone, seed=1, steps=2, sites=("resid.1",)), tmp_path / "other").records
     expected = whole.records.filter(model="decoder")
     assert again.drop("run").equals(expected.drop("run"))
     assert other.filter(metric="loss", step=0)["value"][0] != expected.filter(metric="loss", step=0)["value"][0]
@@ -61,17 +61,17 @@ def test_stopped_anywhere_it_is_readable_and_goes_on_to_the_same_numbers(whole, 
             raise Interrupted
 
     with pytest.raises(Interrupted):
-        run_demo(TINY, tmp_path / "parts", stop)
+        run_train(TINY, tmp_path / "parts", stop)
     half = open_run(tmp_path / "parts")
     assert 0 < half.records.height < whole.records.height
     assert write_report([half], tmp_path / "half.html", SECTIONS).path.stat().st_size > 0
-    resumed = run_demo(TINY, tmp_path / "parts").records
+    resumed = run_train(TINY, tmp_path / "parts").records
     assert resumed.drop("run").equals(whole.records.drop("run"))
 
 
 def test_a_finished_study_is_not_trained_again(whole):
     told = []
-    run_demo(TINY, whole.path, lambda progress: told.append((progress.task, progress.done)))
+    run_train(TINY, whole.path, lambda progress: told.append((progress.task, progress.done)))
     assert told == [("decoder", TINY.steps), ("encoder", TINY.steps)]
 
 
@@ -79,10 +79,10 @@ def test_a_run_of_another_text_is_not_mixed_in(tmp_path):
     path = tmp_path / "text.txt"
     path.write_text("the cat sat on the mat and looked at the moon. " * 400)
     study = replace(TINY, text=str(path), steps=2, models=("decoder",), sites=("resid.1",))
-    run_demo(study, tmp_path / "run")
+    run_train(study, tmp_path / "run")
     path.write_text("a dog ran over the hill and far away in the rain. " * 400)
     with pytest.raises(InputError, match="was made from another text"):
-        run_demo(study, tmp_path / "run")
+        run_train(study, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_a_run_of_another_text_is_not_mixed_in(tmp_path):
 )
 def test_what_cannot_be_run_is_refused_before_anything_is_written(change, says, tmp_path):
     with pytest.raises(InputError, match=says):
-        run_demo(replace(TINY, **change), tmp_path / "run")
+        run_train(replace(TINY, **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 def test_a_rank_above_half_the_width_is_refused():
     with pytest.raises(InputError, match="half the width, 64, but is 65"):
-        DemoPlan(rank=65)
+        TrainPlan(rank=65)

@@ -1,0 +1,93 @@
+"""The commands for experiments: run a study, judge claims."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+
+from tangentlens.cli.commands import app, text_name, write
+from tangentlens.cli.console import print_table, progress_bars
+from tangentlens.cli.options import Device, Json, Quiet, TextFile
+from tangentlens.errors import check_name
+from tangentlens.report.reading import read_runs
+from tangentlens.runs.run import runs_in
+from tangentlens.studies import STUDIES
+from tangentlens.studies.claims import CLAIMS
+from tangentlens.studies.claims.ledger import ledger
+from tangentlens.studies.claims.section import as_table
+from tangentlens.studies.study import Inputs
+
+
+@app.command("study", epilog="Example: tangentlens study learning-dynamics --scale small --out runs/dynamics")
+def run_study(
+    name: Annotated[str, typer.Argument(help=f"One of {', '.join(STUDIES)}.")] = "",
+    scale: Annotated[str, typer.Option(help="smoke, small or full; --list shows what each costs.")] = "small",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder; runs/NAME-SCALE by default. An unfinished study is continued.")
+    ] = None,
+    text: TextFile = None,
+    models: Annotated[str, typer.Option(help="For finished-models: comma-separated directories or hub ids.")] = "",
+    device: Device = "cpu",
+    listed: Annotated[bool, typer.Option("--list", help="Show all studies with their claims and costs.")] = False,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Rerun an experiment, write a report, and judge its claims."""
+    if listed or not name:
+        _list_studies(as_json)
+        return
+    check_name("a study", name, STUDIES)
+    study = STUDIES[name]
+    check_name("a scale", scale, study.costs)
+    chosen = tuple(model for model in models.split(",") if model)
+    inputs = Inputs(out or Path("runs") / f"{study.name}-{scale}", text_name(text), chosen, device)
+    with progress_bars(quiet or as_json) as watch:
+        runs = study.run(scale, inputs, watch)
+    page = write(*runs, out=inputs.out / "report.html")
+    claims([run.path for run in runs], study=study.name, quiet=quiet, as_json=as_json)
+    if not quiet and not as_json:
+        Console(highlight=False).print(f"\nRuns:   {inputs.out}\nReport: {page.path}", soft_wrap=True)
+
+
+@app.command(epilog="Example: tangentlens claims runs/learning-dynamics-small runs/finished-models-small")
+def claims(
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of studies.")],
+    study: Annotated[str, typer.Option(help="Only the claims of this study.")] = "",
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Judge claims by the records of runs: effect over networks, interval, verdict, and what would decide."""
+    if study:
+        check_name("a study", study, STUDIES)
+    chosen = STUDIES[study].claims if study else tuple(claim.id for claim in CLAIMS)
+    found = [run for path in runs for run in runs_in(path)]
+    entries = ledger(read_runs(found), [claim for claim in CLAIMS if claim.id in chosen])
+    if as_json:
+        told = {"runs": [str(run.path) for run in found], "claims": [entry.as_dict() for entry in entries]}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    elif not quiet:
+        print_table(Console(highlight=False), "Claims", as_table(entries))
+
+
+def _list_studies(as_json: bool) -> None:
+    """Print every study with what it does, the claims it judges and what each scale costs."""
+    if as_json:
+        told = [
+            {"name": one.name, "about": one.about, "claims": one.claims, "costs": dict(one.costs)}
+            for one in STUDIES.values()
+        ]
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        return
+    console = Console(highlight=False)
+    for one in STUDIES.values():
+        console.print(f"\n[bold]{one.name}[/bold]: {escape(one.about)}")
+        console.print(Padding(f"Claims: {', '.join(one.claims) or 'none'}", (0, 0, 0, 4)))
+        for scale, cost in one.costs.items():
+            console.print(Padding(f"{scale:<6} {escape(cost)}", (0, 0, 0, 4)))

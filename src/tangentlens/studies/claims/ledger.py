@@ -1,0 +1,132 @@
+"""The ledger: every claim with its effect over networks, its verdict, and the command that redoes it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.judging import Effect, Judgement, judge
+from tangentlens.studies.claims import CLAIMS
+from tangentlens.studies.claims.claim import Claim
+from tangentlens.studies.claims.estimands import NETWORK
+
+# The stratum of models that others trained, of which there is one each.
+FINISHED = "finished models"
+
+
+@dataclass(frozen=True, eq=False)
+class Entry:
+    """One line of the ledger.
+
+    Attributes:
+        claim: The claim.
+        effects: The effect of each network: `run`, `network`, `stratum`, `effect`.
+        judgement: The verdict; None if there are too few networks.
+    """
+
+    claim: Claim
+    effects: pl.DataFrame
+    judgement: Judgement | None
+
+    @property
+    def verdict(self) -> str:
+        """`supported`, `refuted`, `inconclusive`, or `not judged`."""
+        return "not judged" if self.judgement is None else self.judgement.verdict
+
+    @property
+    def n_networks(self) -> dict[str, int]:
+        """The number of networks in each stratum."""
+        return dict(self.effects.group_by("stratum", maintain_order=True).len().iter_rows())
+
+    @property
+    def effect(self) -> str:
+        """The effect with its interval, as people read it."""
+        if self.judgement is None:
+            return ""
+        return repr(self.shown(self.judgement.effect))
+
+    def shown(self, interval: Interval) -> Interval:
+        """Return an effect as people read it: a log-ratio as a ratio."""
+        return interval.exp() if self.claim.unit == "ratio" else interval
+
+    @property
+    def margin(self) -> str:
+        """What the claim says of the effect, with its margin."""
+        margin = math.exp(self.claim.margin) if self.claim.unit == "ratio" else self.claim.margin
+        return f"{'below' if self.claim.below else 'above'} {margin:.3g}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return everything that is known of the claim, for programs."""
+        claim, judgement = self.claim, self.judgement
+        return {
+            "id": claim.id,
+            "statement": claim.statement,
+            "source": claim.source,
+            "effect_of": claim.effect,
+            "unit": claim.unit,
+            "claimed": self.margin,
+            "verdict": self.verdict,
+            "effect": None if judgement is None else self.shown(judgement.effect).columns(),
+            "level": None if judgement is None else judgement.level,
+            "p_value": None if judgement is None else judgement.p_value,
+            "networks": self.n_networks,
+            "effects": self.effects.to_dicts(),
+            "what_would_decide": self.why,
+            "known": claim.known,
+            "command": claim.needs.command,
+        }
+
+    @property
+    def why(self) -> str:
+        """What would decide a claim that is not decided; empty for others."""
+        if self.judgement is None:
+            n = self.effects.height
+            have = "no network has them" if not n else f"only {n} network{'s' * (n > 1)} in a stratum of its own"
+            return f"needs {self.claim.needs.records} of at least 2 networks, but {have}: {self.claim.needs.command}"
+        if self.judgement.verdict == "inconclusive":
+            needed = self.judgement.needed
+            return f"about {needed} networks in each stratum would decide" if needed else "more than 1,000 would decide"
+        return ""
+
+
+def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entry]:
+    """Return the ledger of the records of one or more runs, as `read_runs` returns them.
+
+    All claims that can be judged are one family, which Holm's method corrects for.
+
+    Args:
+        records: The records, with the facts about their networks.
+        claims: The claims to judge.
+    """
+    facts = records.select(*NETWORK, "family", "weights").unique(maintain_order=True)
+    found = {claim.id: _stratified(claim.of(records), facts) for claim in claims}
+    effects = {
+        claim.id: Effect.of(_by_stratum(found[claim.id]), claim.resolution)
+        for claim in claims
+        if min(map(len, _by_stratum(found[claim.id])), default=0) >= 2
+    }
+    below = frozenset(claim.id for claim in claims if claim.below)
+    judged = judge(effects, {claim.id: claim.margin for claim in claims}, below)
+    return [Entry(claim, found[claim.id], judged.get(claim.id)) for claim in claims]
+
+
+def _stratified(effects: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
+    """Return the effects with the stratum of each network, each network once.
+
+    Seeds of one family are a stratum. Models that others trained, and families of which there is one network, make up
+    the stratum of finished models.
+    """
+    known = effects.join(facts, on=NETWORK, maintain_order="left")
+    # One and the same network may be in several runs, which only its weights tell.
+    once = known.filter(pl.col("weights") != "").filter(pl.col("weights").is_first_distinct())
+    alone = (pl.col("family") == "") | (pl.len().over("family") == 1)
+    return once.select(*NETWORK, stratum=pl.when(alone).then(pl.lit(FINISHED)).otherwise("family"), effect="effect")
+
+
+def _by_stratum(effects: pl.DataFrame) -> list[list[float]]:
+    return [part["effect"].to_list() for part in effects.partition_by("stratum", maintain_order=True)]

@@ -1,0 +1,50 @@
+"""The tangent test and the audit of models that others trained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tangentlens.errors import InputError
+from tangentlens.studies.audit import AUDIT, AuditPlan
+from tangentlens.studies.study import Inputs, Part, Study
+from tangentlens.studies.tangent import TEST, TestPlan
+
+# Tokens whose gradients are looked at.
+_TOKENS = {"smoke": 1024, "small": 8192, "full": 65_536}
+# Steps for which a missing head is trained.
+_FIT_HEAD = {"smoke": 5, "small": 200, "full": 2000}
+
+
+def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
+    if not inputs.models:
+        raise InputError("finished-models must be given models, but got none; name them: --models path/to/one,hub/id")
+    parts = []
+    for model in inputs.models:
+        name = Path(model).name or "model"
+        how: dict[str, Any] = {
+            "text": inputs.text,
+            "tokens": _TOKENS[scale],
+            "fit_head": _FIT_HEAD[scale],
+            "device": inputs.device,
+        }
+        parts.append(Part(f"test-{name}", TEST, TestPlan(model, nulls=True, **how)))
+        parts.append(Part(f"audit-{name}", AUDIT, AuditPlan(model, **how)))
+    return parts
+
+
+FINISHED_MODELS = Study(
+    name="finished-models",
+    about="Tests and audits finished models, given with --models, against their nulls.",
+    claims=(
+        *("1", "2", "3a", "3b", "5a", "5b", "9a", "9b", "10", "11", "12a", "12b"),
+        *("21", "22", "23", "24", "25", "26"),
+    ),
+    costs={
+        "smoke": "seconds to a minute for a small model",
+        "small": "half a minute a site for a model of width 576, on two cores",
+        "full": "eight times that of `small`",
+    },
+    parts=_parts,
+)

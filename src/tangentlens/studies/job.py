@@ -1,0 +1,35 @@
+"""What makes one run: a plan as data, a function that makes the run, and a section of the report."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tangentlens.report.contents import Section
+from tangentlens.runs.progress import Watch, unwatched
+from tangentlens.runs.run import Run
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a command does, and what studies are made of.
+
+    Attributes:
+        name: Its name, that of its command, and `made_by` in the manifest of its runs.
+        plan: A frozen dataclass that holds everything which decides the numbers.
+        make: Takes a plan, a directory and somebody to tell the progress to. It makes the run, or continues it.
+        folder: The default directory for a plan.
+        section: What a report says about such runs, beyond what it says about any run.
+    """
+
+    name: str
+    plan: type[Any]
+    make: Callable[[Any, Path, Watch], Run]
+    folder: Callable[[Any], Path]
+    section: Section = field(default_factory=Section)
+
+    def run(self, plan: Any, out: Path | None = None, watch: Watch = unwatched) -> Run:
+        """Make the run of a plan in `out`, or in its default folder; a run that was interrupted is continued."""
+        return self.make(plan, out or self.folder(plan), watch)

@@ -1,0 +1,48 @@
+"""The study of arXiv 2604.08764: does training push along directions tangent to the representations?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tangentlens.studies.audit import AUDIT, AuditPlan
+from tangentlens.studies.study import Inputs, Part, Study
+from tangentlens.studies.tangent import TEST, TestPlan
+from tangentlens.studies.train import TRAIN, TrainPlan
+
+_SMALL = TrainPlan(seeds=3, held_out=0.1, measures=("manifold_entropy",), updates=("embed",), probe=False)
+_PLANS = {
+    "smoke": replace(_SMALL, seeds=2, vocabulary=512, length=32, layers=2, width=64, batch=16, steps=33, rank=8),
+    "small": _SMALL,
+    "full": replace(
+        _SMALL, seeds=5, vocabulary=16_384, length=512, layers=12, width=768, batch=64, steps=20_001, learning_rate=6e-4
+    ),
+}
+# Tokens of held-out text whose gradients are looked at after training.
+_TOKENS = {"smoke": 2048, "small": 8192, "full": 32_768}
+
+
+def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
+    plan = replace(_PLANS[scale], text=inputs.text, device=inputs.device)
+    trained, tokens = str(inputs.out / "training"), _TOKENS[scale]
+    return [
+        Part("training", TRAIN, plan),
+        Part("test", TEST, TestPlan(trained, rank=plan.rank, nulls=True, tokens=tokens, device=inputs.device)),
+        Part("audit", AUDIT, AuditPlan(trained, rank=plan.rank, tokens=tokens, device=inputs.device)),
+    ]
+
+
+LEARNING_DYNAMICS = Study(
+    name="learning-dynamics",
+    about="Trains encoders and decoders with the lens on, then tests and audits each: do gradients follow the proxy?",
+    claims=(
+        *("1", "2", "3a", "3b", "4a", "4b", "5a", "5b", "6", "9a", "9b", "10", "11"),
+        *("20", "21", "22", "23", "24"),
+    ),
+    costs={
+        "smoke": "a minute on two cores",
+        "small": "about 20 minutes on two cores",
+        "full": "ten networks of 100 million parameters; days on one GPU (estimated, not measured)",
+    },
+    parts=_parts,
+)

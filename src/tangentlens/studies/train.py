@@ -1,0 +1,217 @@
+"""Training networks from scratch with the lens on: several kinds of them, several seeds of each, on one text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jaxtyping import Int
+from torch import Tensor, nn
+
+from tangentlens.capture.sites import find_sites
+from tangentlens.corpora.counts import TokenCounts
+from tangentlens.corpora.text import builtin_text, read_text
+from tangentlens.corpora.tokens import MASK, TokenizedText, tokenize
+from tangentlens.errors import InputError
+from tangentlens.lens.lens import Lens
+from tangentlens.lens.schedule import log_steps
+from tangentlens.models.small import Kind, SmallModel, small_model, weight_hash
+from tangentlens.runs.progress import Progress, Watch, unwatched
+from tangentlens.runs.run import Run, create_run
+from tangentlens.studies.job import Job
+from tangentlens.training.loop import Checkpoint, Recipe, train
+from tangentlens.training.objectives import batch_for, draw
+
+NAME = "train"
+# What the manifests of such runs say; the first trainings were those of the demo.
+MADE_BY = (NAME, "demo")
+# Sequences of held-out text on which the movement of representations is measured.
+PROBE = 64
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """What to train and what to look at.
+
+    Attributes:
+        models: Which models to train: decoder, encoder, masked decoder.
+        seeds: How many networks of each; their seeds are `seed`, `seed` + 1, and so on.
+        text: A text file; the built-in text by default.
+        vocabulary: Token types of the tokenizer, which is trained on the text.
+        length: Tokens in a sequence.
+        layers: Blocks of each model.
+        width: Width of each model.
+        batch: Sequences in a training step.
+        steps: Training steps of each model.
+        learning_rate: Peak learning rate.
+        mask_rate: Share of tokens that a masked model has to predict.
+        held_out: Share of the text, at its end, that no network is trained on.
+        dense: Measure every step up to this one, in addition to logarithmically spaced ones.
+        sites: What to look at.
+        measures: Further measures of activations.
+        updates: Matrices whose updates are compared with proxies.
+        probe: Whether to measure how representations of held-out text move.
+        rank: Rank of the proxy and of its controls.
+        seed: Seed of the first network's weights, of its batches and of everything that is drawn.
+        device: Where to compute.
+    """
+
+    models: tuple[SmallModel, ...] = ("decoder", "encoder")
+    seeds: int = 1
+    text: str | None = None
+    vocabulary: int = 2048
+    length: int = 64
+    layers: int = 6
+    width: int = 128
+    batch: int = 32
+    steps: int = 257
+    learning_rate: float = 1.5e-3
+    mask_rate: float = 0.3
+    held_out: float = 0.0
+    dense: int = 0
+    sites: str | tuple[str, ...] = "resid"
+    measures: tuple[str, ...] = ()
+    updates: tuple[str, ...] = ()
+    probe: bool = False
+    rank: int = 16
+    seed: int = 0
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= self.width // 2:
+            raise InputError(f"rank must be between 1 and half the width, {self.width // 2}, but is {self.rank}")
+        if self.seeds < 1:
+            raise InputError(f"seeds must be at least 1, but is {self.seeds}")
+        if not 0 <= self.held_out < 1:
+            raise InputError(f"held_out must be from 0 to below 1, but is {self.held_out}")
+        if self.probe and not self.held_out:
+            raise InputError("a probe must be held-out text, but held_out is 0; hold out 0.1, for example")
+
+    @classmethod
+    def of(cls, config: dict[str, Any]) -> TrainPlan:
+        """Return the plan that a run's manifest holds."""
+        # JSON has lists in place of tuples.
+        settings: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
+        }
+        return cls(**settings)
+
+    def schedule(self) -> list[int]:
+        """Return the steps at which to look: logarithmically spaced, the last one included, and the dense ones."""
+        return sorted({*log_steps(self.steps - 1), *range(min(self.dense + 1, self.steps) if self.dense else 0)})
+
+    def tokens(self) -> TokenizedText:
+        """Return the whole text, as tokens."""
+        text = builtin_text() if self.text is None else read_text(Path(self.text))
+        return tokenize(text, self.vocabulary, self.length)
+
+    def split(self, tokens: TokenizedText) -> tuple[Int[Tensor, "n length"], Int[Tensor, "m length"]]:
+        """Return the sequences to train on and those that are held out."""
+        kept = len(tokens.sequences) - int(self.held_out * len(tokens.sequences))
+        return tokens.sequences[:kept], tokens.sequences[kept:]
+
+    def networks(self) -> list[Network]:
+        """Return the networks to train, one kind after the other."""
+        return [
+            Network(model if self.seeds == 1 else f"{model}-{seed}", model, seed)
+            for model in self.models
+            for seed in range(self.seed, self.seed + self.seeds)
+        ]
+
+    def untrained(self, network: Network, vocabulary: int) -> nn.Module:
+        """Return a network before its training."""
+        shape = (vocabulary, self.layers, self.width, self.length, MASK, network.seed)
+        return small_model(network.model, *shape).to(self.device)
+
+
+@dataclass(frozen=True)
+class Network:
+    """A network of a training.
+
+    Attributes:
+        name: Its name in the records.
+        model: What it is.
+        seed: The seed of its weights and batches.
+    """
+
+    name: str
+    model: SmallModel
+    seed: int
+
+    @property
+    def kind(self) -> Kind:
+        """What it has to predict: each next token (decoder) or masked ones (encoder)."""
+        return "decoder" if self.model == "decoder" else "encoder"
+
+    def checkpoint(self, run: Run) -> Checkpoint:
+        """Return where its training state is kept."""
+        return Checkpoint(run, f"{self.name}-checkpoint")
+
+
+def run_train(plan: TrainPlan, out: str | Path, watch: Watch = unwatched) -> Run:
+    """Train each network of the plan with the lens on, into the run directory `out`; continues if interrupted."""
+    tokens = plan.tokens()
+    sequences, held_out = plan.split(tokens)
+    if len(sequences) < plan.batch:
+        raise InputError(
+            f"the text must give at least {plan.batch} sequences of {plan.length} tokens, but gives "
+            f"{len(sequences)}; use a longer text"
+        )
+    if plan.probe and len(held_out) < PROBE:
+        raise InputError(
+            f"the held-out text must give at least {PROBE} sequences of {plan.length} tokens for a probe, but gives "
+            f"{len(held_out)}; use a longer text"
+        )
+    for model in plan.models:
+        find_sites(plan.untrained(Network("", model, 0), tokens.vocabulary), plan.sites)
+    run = create_run(out, asdict(plan), NAME)
+    facts = {"sha256": tokens.sha256, "sequences": len(tokens.sequences), "vocabulary": tokens.vocabulary}
+    run.claim_data(plan.text, facts)
+    TokenCounts(tokens.counts).save(run)
+    for network in plan.networks():
+        _train_one(plan, network, tokens, run, watch)
+    return run
+
+
+def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Run, watch: Watch) -> None:
+    checkpoint = network.checkpoint(run)
+    step, tokens_seen = checkpoint.position()
+    watch(Progress(network.name, step, plan.steps))
+    if step >= plan.steps:
+        return
+    model = plan.untrained(network, tokens.vocabulary)
+    sequences, _ = plan.split(tokens)
+    facts = {
+        "kind": network.model,
+        "family": f"{network.model}, {plan.layers} blocks of width {plan.width}",
+        "trained_seed": network.seed,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "initial_weights_sha256": weight_hash(model),
+    }
+    run.describe("models", {network.name: facts})
+    lens = Lens(
+        model,
+        sites=plan.sites,
+        rank=plan.rank,
+        every=plan.schedule(),
+        run=run,
+        name=network.name,
+        counts=tokens.counts,
+        measures=plan.measures,
+        updates=plan.updates,
+        seed=network.seed,
+        step=step,
+        tokens_seen=tokens_seen,
+    )
+
+    def batch(number: int) -> dict[str, Tensor]:
+        chosen, generator = draw(sequences, plan.batch, network.seed, number)
+        made = batch_for(network.kind, chosen, MASK, plan.mask_rate, generator)
+        return {name: tensor.to(plan.device) for name, tensor in made.items()}
+
+    train(model, batch, Recipe(plan.steps, plan.learning_rate), lens, checkpoint, watch)
+    run.describe("models", {network.name: facts | {"weights_sha256": weight_hash(model)}})
+
+
+TRAIN = Job(NAME, TrainPlan, run_train, folder=lambda plan: Path("runs") / NAME)

@@ -1,0 +1,96 @@
+"""The networks of a training run, as models whose gradients are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from torch import nn
+
+from tangentlens.corpora.tokens import MASK
+from tangentlens.errors import InputError
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.proxies import DEFAULT
+from tangentlens.runs.progress import Watch
+from tangentlens.runs.run import Run, is_run, open_run
+from tangentlens.studies.subjects import BATCH, Backward, Subject, model_subject
+from tangentlens.studies.train import MADE_BY, Network, TrainPlan
+from tangentlens.training.loop import Recipe
+from tangentlens.training.objectives import batch_for, draw
+
+
+def subjects_of(target: str, how: Backward, watch: Watch) -> Iterator[Subject]:
+    """Yield the networks of a training run, one at a time, or the one model that `target` is.
+
+    Args:
+        target: A run that holds its networks, or a model: a directory, a hub id or `id@revision`.
+        how: How gradients are made.
+        watch: Told the progress of training a missing head.
+    """
+    if is_run(target):
+        yield from _of_run(open_run(target), how)
+    else:
+        yield model_subject(target, how, watch)
+
+
+def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
+    """Yield the networks of a finished training as its last checkpoints hold them, on held-out text if there is any."""
+    if run.manifest["made_by"] not in MADE_BY:
+        raise InputError(
+            f"{run.path} must be a run that holds its model, as those of `tangentlens demo` do, but does not; name the "
+            "model instead, or call tangentlens.audit on rows you captured"
+        )
+    plan = TrainPlan.of(run.manifest["config"])
+    tokens = plan.tokens()
+    if tokens.sha256 != run.manifest["data"]["sha256"]:
+        raise InputError(f"{run.path} was made from another text than {plan.text} now holds; restore that text")
+    seen, held_out = plan.split(tokens)
+    text = held_out if len(held_out) else seen
+    n = min(max(how.tokens // plan.length, 4), len(text))
+    for network in plan.networks():
+        model, checkpoint = plan.untrained(network, tokens.vocabulary), network.checkpoint(run)
+        step, _ = checkpoint.position()
+        if not step:
+            raise InputError(
+                f"{run.path} must hold a trained {network.name}, but it has not been trained yet; finish the run"
+            )
+        checkpoint.restore(model, Recipe(plan.steps, plan.learning_rate))
+        sequences, make = draw(text, n, how.seed, plan.steps)
+        batches = [
+            {
+                name: ids.to(plan.device)
+                for name, ids in batch_for(network.kind, some, MASK, plan.mask_rate, make).items()
+            }
+            for some in sequences.split(BATCH)
+        ]
+        yield Subject(
+            name=network.name,
+            kind=network.kind,
+            model=model.eval(),
+            width=plan.width,
+            untrained=partial(_untrained, plan, network, tokens.vocabulary),
+            batches=batches,
+            exclude=(),
+            skip_first=how.skip_first,
+            counts=tokens.counts,
+            step=step,
+            earlier=_saved_proxies(run, network.name, plan.schedule()),
+            facts=run.manifest["models"][network.name],
+        )
+
+
+def _untrained(plan: TrainPlan, network: Network, vocabulary: int) -> nn.Module:
+    """Return a network as it was before training."""
+    return plan.untrained(network, vocabulary).eval()
+
+
+def _saved_proxies(run: Run, network: str, steps: Sequence[int]) -> dict[str, dict[str, Subspace]]:
+    """Return the proxies that the lens fitted at each step, by site."""
+    proxies: dict[str, dict[str, Subspace]] = {}
+    for step in steps:
+        kept = run.load_tensors(f"{network}-step-{step:08d}")
+        for name, basis in kept[0].items() if kept else ():
+            site, variant = name.rsplit("/", 1)
+            if variant == DEFAULT:
+                proxies.setdefault(site, {})[f"step {step}"] = Subspace(basis)
+    return proxies

@@ -1,0 +1,230 @@
+"""Every claim's rule on planted records in which the claim holds, fails, and cannot be decided; and the ledger."""
+
+import math
+from dataclasses import replace
+
+import polars as pl
+import pytest
+
+from tangentlens.report.reading import read_runs
+from tangentlens.runs.records import Record
+from tangentlens.runs.run import create_run
+from tangentlens.studies import SECTIONS, STUDIES
+from tangentlens.studies.claims import CLAIMS
+from tangentlens.studies.claims.ledger import FINISHED, ledger
+
+BY_ID = {claim.id: claim for claim in CLAIMS}
+SITES = {"resid.0": 0.0, "resid.1": 0.25, "resid.2": 0.5, "resid.3": 0.75, "resid.4": 1.0}
+STEPS = (0, 1, 2, 4, 8, 16, 32, 64)
+
+
+def kind_of(claim):
+    return "encoder" if claim.id in ("1", "12b") else "decoder"
+
+
+def at_sites(about, values):
+    return [
+        replace(about, site=site, depth=SITES[site], value=value) for site, value in zip(SITES, values, strict=True)
+    ]
+
+
+def bell(about, height, base=0.3):
+    """A profile whose middle third, resid.2, is so much above the ends."""
+    return at_sites(replace(about, quantity="activation", metric="anisotropy"), (base, base, base + height, base, base))
+
+
+def planted(claim, effect, network):
+    """Return records of a network in which the effect of the claim is `effect`, as nearly as it can be."""
+    about = Record(model=network, step=STEPS[-1])
+    mean = replace(about, site="mean", quantity="gradient", metric="log_ratio", order=1.0)
+    key = claim.id
+    if key in ("1", "2"):
+        return [replace(mean, variant="normal", value=effect)]
+    if key == "3a":
+        return [replace(mean, variant="normal", order=2.0, value=effect)]
+    if key == "3b":
+        return [replace(mean, variant="random", order=order, value=effect * (order - 1) + 0.7) for order in (1.0, 2.0)]
+    if key == "4a":
+        since = 2**effect * (STEPS[-1] + 1) - 1
+        return [replace(mean, step=s, variant="normal", value=0.0, ci_low=0.1 if s >= since else -0.1) for s in STEPS]
+    if key == "4b":
+        held = round(effect * len(STEPS))
+        return [
+            replace(mean, step=s, variant="normal", value=0.0, ci_low=0.1 if i < held else -0.1)
+            for i, s in enumerate(STEPS)
+        ]
+    if key in ("5a", "5b"):
+        kind = {"5a": "target", "5b": "input"}[key]
+        return [
+            replace(mean, metric="frequency_log_ratio", variant="semi_nmf", detail="proxy", freq_bin=kind, value=effect)
+        ]
+    if key == "6":
+        share = replace(about, quantity="update", metric="share", order=1.0, site="embed")
+        proxy = replace(share, variant="semi_nmf", detail="proxy", value=0.1 * math.exp(effect))
+        return [proxy, replace(share, variant="random", value=0.1)]
+    if key in ("9a", "9b"):
+        return [replace(mean, variant={"9a": "pca", "9b": "covariance"}[key], value=effect)]
+    if key in ("10", "11"):
+        check = {"10": "charts", "11": "proxy and tangents"}[key]
+        return [
+            replace(
+                about, quantity="gradient", metric=f"audit/{check}", variant="log_ratio", site="resid.2", value=effect
+            )
+        ]
+    if key == "12a":
+        return bell(about, effect)
+    if key == "12b":
+        return bell(about, effect * 0.5, base=0.5 - effect * 0.1)
+    if key == "13":
+        return bell(about, effect)
+    if key in ("14a", "14b"):
+        one = replace(about, quantity="activation", metric="intrinsic_dimension", site="resid.2", depth=0.5)
+        one = replace(one, variant={"14a": "", "14b": "one_per_type"}[key])
+        return [replace(one, step=s, value=5 * math.exp(effect) if s == 8 else 5.0) for s in STEPS]
+    if key == "15":
+        one = replace(about, quantity="activation", metric="local_anisotropy", site="resid.2", value=0.2)
+        return [one, replace(one, variant="matched", value=0.2 * math.exp(effect))]
+    if key == "20":
+        signs = {-1.0: -1, 1.0: 1}
+        falling = [signs.get(effect, (-1) ** i) * i for i in range(len(STEPS))]
+        one = replace(about, quantity="activation", site="resid.2")
+        return [replace(one, step=s, metric="anisotropy", value=0.1 * i) for i, s in enumerate(STEPS)] + [
+            replace(one, step=s, metric="manifold_entropy", value=float(v)) for s, v in zip(STEPS, falling, strict=True)
+        ]
+    if key in ("21", "22"):
+        null = {"21": "untrained", "22": "shuffled labels"}[key]
+        one = replace(mean, variant="random", value=0.7)
+        return [one, replace(one, model=f"{network} ({null})", value=0.7 - effect)]
+    if key in ("23", "24"):
+        metric, variant = {"23": ("active_log_ratio", "concepts"), "24": ("active_advantage", "")}[key]
+        one = replace(about, quantity="gradient", metric=metric, variant=variant, order=1.0)
+        return at_sites(one, [effect] * len(SITES))
+    if key == "25":
+        return [*bell(about, 0.6), *bell(replace(about, rows="without_massive"), effect)]
+    if key == "26":
+        one = replace(mean, variant="random", value=2.0)
+        return [one, replace(one, rows="without_massive", value=effect)]
+    if key.startswith("27"):
+        control = {"27a": "random", "27b": "pca", "27c": "covariance"}[key]
+        return [replace(mean, quantity="movement", variant=control, step=s, value=effect) for s in STEPS[1:]]
+    early = key == "28a"
+    growth = replace(
+        mean, quantity="movement", metric="growth_log_ratio", variant="semi_nmf", detail="proxy", order=None
+    )
+    return [replace(growth, step=s, value=effect if (s <= 6) == early else 9.0) for s in STEPS[1:]]
+
+
+def effects_of(claim, outcome):
+    """Return effects of four networks far on one side of the margin, far on the other, or around it."""
+    if claim.id == "20":
+        return {"supported": [-1.0] * 4, "refuted": [1.0] * 4, "inconclusive": [-1.0, 1.0, -1.0, 1.0]}[outcome]
+    if claim.id == "4a":
+        return {"supported": [-6.0] * 4, "refuted": [-1.0] * 4, "inconclusive": [-6.0, -1.0, -6.0, -1.0]}[outcome]
+    if claim.id == "4b":
+        return {"supported": [1.0] * 4, "refuted": [0.25] * 4, "inconclusive": [1.0, 0.75, 1.0, 0.75]}[outcome]
+    far = {"supported": 1, "refuted": -1, "inconclusive": 0}[outcome] * (-1 if claim.below else 1)
+    width = 0.3 * claim.margin if claim.id == "12b" else abs(claim.margin)
+    spread = 0.1 * width if far else 0.5 * width
+    return [claim.margin + 2 * far * width + spread * offset for offset in (-1, 1, -0.7, 0.7)]
+
+
+def write_run(path, claim, effects):
+    run = create_run(path, {})
+    kind, models = kind_of(claim), {}
+    records = []
+    for seed, effect in enumerate(effects):
+        name = f"{kind}-{seed}"
+        models[name] = {"kind": kind, "family": f"a {kind}", "trained_seed": seed, "weights_sha256": f"{path}{seed}"}
+        records += planted(claim, effect, name)
+        if claim.id == "13":
+            # The twin without the mask has no bell.
+            models[name] |= {"kind": "masked decoder"}
+            twin = f"twin-{seed}"
+            models[twin] = {
+                "kind": "encoder",
+                "family": "a twin",
+                "trained_seed": seed,
+                "weights_sha256": f"twin{seed}",
+            }
+            records += bell(Record(model=twin, step=STEPS[-1]), 0.0)
+    run.write("planted", records)
+    run.describe("models", models)
+    return run
+
+
+@pytest.mark.parametrize("outcome", ["supported", "refuted", "inconclusive"])
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_the_rule_of_each_claim_on_planted_records(tmp_path, claim, outcome):
+    run = write_run(tmp_path / "run", claim, effects_of(claim, outcome))
+    (entry,) = ledger(read_runs([run]), [claim])
+    assert entry.verdict == outcome
+    assert sum(entry.n_networks.values()) == 4
+    if outcome == "inconclusive":
+        assert "would decide" in entry.why
+
+
+@pytest.mark.parametrize("claim", CLAIMS, ids=lambda claim: claim.id)
+def test_the_effect_is_the_planted_one(tmp_path, claim):
+    effects = effects_of(claim, "supported")
+    (entry,) = ledger(read_runs([write_run(tmp_path / "run", claim, effects)]), [claim])
+    found = entry.effects["effect"].to_list()
+    assert found == pytest.approx(effects, abs=1.0 if claim.id == "4a" else 1e-6)
+
+
+def test_without_its_records_a_claim_says_what_is_missing_and_which_command_makes_it(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.1])
+    by_id = {entry.claim.id: entry for entry in ledger(read_runs([run]))}
+    assert by_id["2"].judgement is not None
+    assert by_id["10"].verdict == "not judged"
+    assert "an audit" in by_id["10"].why
+    assert "tangentlens study learning-dynamics" in by_id["10"].why
+
+
+def test_one_network_is_not_judged(tmp_path):
+    (entry,) = ledger(read_runs([write_run(tmp_path / "run", BY_ID["2"], [1.0])]), [BY_ID["2"]])
+    assert (entry.verdict, entry.n_networks) == ("not judged", {FINISHED: 1})
+
+
+def test_a_network_that_is_in_two_runs_counts_once(tmp_path):
+    claim = BY_ID["2"]
+    runs = [write_run(tmp_path / "same", claim, [1.0, 1.2])]
+    twice = create_run(tmp_path / "again", {})
+    twice.write("planted", [Record(**row) for row in runs[0].records.drop("run").iter_rows(named=True)])
+    twice.describe("models", runs[0].manifest["models"])
+    (entry,) = ledger(read_runs([*runs, twice]), [claim])
+    assert entry.n_networks == {"a decoder": 2}
+
+
+def test_more_claims_make_intervals_wider(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.2, 1.1])
+    run.write("more", [record for seed in range(3) for record in planted(BY_ID["9a"], seed - 1.0, f"decoder-{seed}")])
+    alone, together = (
+        {entry.claim.id: entry for entry in ledger(read_runs([run]), claims)}["2"].judgement.effect
+        for claims in ([BY_ID["2"]], [BY_ID["2"], BY_ID["9a"]])
+    )
+    assert together.ci_low < alone.ci_low < alone.value == together.value
+
+
+def test_finished_models_are_a_stratum(tmp_path):
+    run = create_run(tmp_path / "run", {})
+    run.write("planted", [record for name in "ab" for record in planted(BY_ID["2"], 1.0, name)])
+    run.describe("models", {name: {"kind": "decoder", "weights_sha256": name} for name in "ab"})
+    (entry,) = ledger(read_runs([run]), [BY_ID["2"]])
+    assert entry.n_networks == {FINISHED: 2}
+
+
+def test_ids_are_unique_and_studies_name_known_claims():
+    assert len(BY_ID) == len(CLAIMS)
+    for study in STUDIES.values():
+        assert set(study.claims) <= set(BY_ID)
+    assert set(BY_ID) == {claim for study in STUDIES.values() for claim in study.claims}
+
+
+def test_the_report_has_the_ledger(tmp_path):
+    from tangentlens.report.page import write_report
+
+    run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.1, 1.2])
+    tables = write_report([run], tmp_path / "report.html", SECTIONS).tables
+    (table,) = [table for table in tables if table.title.startswith("Claims")]
+    assert table.frame["verdict"].to_list() == ["supported"]
+    assert isinstance(table.frame, pl.DataFrame)
