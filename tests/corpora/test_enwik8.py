@@ -85,6 +85,14 @@ def test_a_leading_piece_and_a_longer_dump_are_enwik8_too(known, tmp_path):
     assert read_enwik8(tmp_path / "enwik9") == RAW
 
 
+def test_only_what_is_used_is_unpacked(known, tmp_path):
+    """The end of the archive is missing, and nobody notices."""
+    gzipped(tmp_path / "enwik9.gz", RAW + np.random.default_rng(0).bytes(1_000_000))
+    whole = (tmp_path / "enwik9.gz").read_bytes()
+    (tmp_path / "enwik9.gz").write_bytes(whole[:-1_000])
+    assert read_enwik8(tmp_path / "enwik9.gz") == RAW
+
+
 def test_another_file_is_refused_with_both_hashes_and_sizes(tmp_path):
     plain(tmp_path / "text8", b" anarchism originated" * 50_000)
     found = hashlib.sha256((b" anarchism originated" * 50_000)[:1_000_000]).hexdigest()
