@@ -77,10 +77,13 @@ def planted(claim, effect, network):
         return bell(about, effect * 0.5, base=0.5 - effect * 0.1)
     if key == "13":
         return bell(about, effect)
-    if key in ("14a", "14b"):
+    if key in ("14a", "14b", "14c"):
         one = replace(about, quantity="activation", metric="intrinsic_dimension", site="resid.2", depth=0.5)
-        one = replace(one, variant={"14a": "", "14b": "one_per_type"}[key])
-        return [replace(one, step=s, value=5 * math.exp(effect) if s == 8 else 5.0) for s in STEPS]
+        one = replace(one, variant={"14b": "one_per_type"}.get(key, ""))
+        # The first epoch has 17 steps; what comes later does not count for it.
+        steps = (*range(17), 32, 64) if key == "14c" else STEPS
+        late = 9.0 if key == "14c" else 5.0
+        return [replace(one, step=s, value=5 * math.exp(effect) if s == 8 else 5.0 if s < 17 else late) for s in steps]
     if key == "15":
         one = replace(about, quantity="activation", metric="local_anisotropy", site="resid.2", value=0.2)
         return [one, replace(one, variant="matched", value=0.2 * math.exp(effect))]
@@ -134,7 +137,13 @@ def write_run(path, claim, effects):
     records = []
     for seed, effect in enumerate(effects):
         name = f"{kind}-{seed}"
-        models[name] = {"kind": kind, "family": f"a {kind}", "trained_seed": seed, "weights_sha256": f"{path}{seed}"}
+        models[name] = {
+            "kind": kind,
+            "family": f"a {kind}",
+            "trained_seed": seed,
+            "weights_sha256": f"{path}{seed}",
+            "epoch": 17,
+        }
         records += planted(claim, effect, name)
         if claim.id == "13":
             # The twin without the mask has no bell.

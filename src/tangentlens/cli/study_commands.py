@@ -15,6 +15,7 @@ from rich.padding import Padding
 from tangentlens.cli.commands import app, text_name, write
 from tangentlens.cli.console import print_table, progress_bars
 from tangentlens.cli.options import Device, Json, Quiet, TextFile
+from tangentlens.corpora.download import download
 from tangentlens.errors import check_name
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.run import runs_in
@@ -54,6 +55,17 @@ def run_study(
     claims([run.path for run in runs], study=study.name, quiet=quiet, as_json=as_json)
     if not quiet and not as_json:
         Console(highlight=False).print(f"\nRuns:   {inputs.out}\nReport: {page.path}", soft_wrap=True)
+
+
+@app.command(epilog="Example: tangentlens enwik8, then tangentlens study shape-of-learning --text data/enwik8.zip")
+def enwik8(
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("data/enwik8.zip"), quiet: Quiet = False
+) -> None:
+    """Download enwik8, 36 MB, from its public home, and verify its checksum."""
+    with progress_bars(quiet) as watch:
+        download(out, watch=watch)
+    if not quiet:
+        Console(highlight=False).print(f"enwik8: {out}", soft_wrap=True)
 
 
 @app.command(epilog="Example: tangentlens claims runs/learning-dynamics-small runs/finished-models-small")

@@ -40,6 +40,7 @@ _FACTS = {
     "kind": pl.String,
     "family": pl.String,
     "trained_seed": pl.Int64,
+    "epoch": pl.Int64,
     "weights": pl.String,
 }
 
@@ -59,8 +60,8 @@ def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
     """Return the records of all runs, under their names, or under their paths where two have the same name.
 
     Columns say which network a record is of, and what the manifest says of it: `network`, `null` (empty for the network
-    itself), `kind`, `family` (networks that differ in their seed alone), `trained_seed`, `weights` (their hash) and
-    `last_step`, the last step of the network in the run.
+    itself), `kind`, `family` (networks that differ in their seed alone), `trained_seed`, `epoch` (its
+    number of steps), `weights` (their hash) and `last_step`, the last step of the network in the run.
     """
     names = [run.name for run in runs]
     clash = len(set(names)) < len(names)
@@ -82,6 +83,7 @@ def _with_facts(run: Run) -> pl.DataFrame:
             "kind": facts.get("kind", ""),
             "family": facts.get("family", ""),
             "trained_seed": facts.get("trained_seed"),
+            "epoch": facts.get("epoch"),
             "weights": facts.get("weights_sha256", ""),
         }
         for name, facts in run.manifest.get("models", {}).items()

@@ -227,6 +227,16 @@ CLAIMS: tuple[Claim, ...] = (
         needs=Needs("the dimension of token types at three or more steps of two or more trainings", _SHAPES),
     ),
     Claim(
+        id="14c",
+        statement="The rise and the fall of the dimension happen inside the first epoch.",
+        source=SHAPE,
+        effect="the same within the first epoch, every step of which was measured, all tokens counted",
+        of=rise_and_fall(
+            Select("intrinsic_dimension", quantity=ACTIVATION, site=None, kind="decoder"), within_epoch=True
+        ),
+        needs=Needs("the dimension at every step of the first epoch of two or more trainings", _SHAPES),
+    ),
+    Claim(
         id="15",
         statement="Representations are more isotropic inside clusters than as a whole.",
         source=SHAPE,
