@@ -87,6 +87,9 @@ def planted(claim, effect, network):
     if key == "15":
         one = replace(about, quantity="activation", metric="local_anisotropy", site="resid.2", value=0.2)
         return [one, replace(one, variant="matched", value=0.2 * math.exp(effect))]
+    if key in ("18a", "18b"):
+        control = {"18a": "random", "18b": "gradients_then"}[key]
+        return [replace(mean, quantity="later_gradient", variant=control, step=s, value=effect) for s in STEPS[1:]]
     if key == "20":
         signs = {-1.0: -1, 1.0: 1}
         falling = [signs.get(effect, (-1) ** i) * i for i in range(len(STEPS))]

@@ -33,6 +33,8 @@ from tangentlens.statistics.influence import effective_number, held_by_top
 CONTROLS = (*CLOSED_FORM, *(name for name in PROXIES if name != DEFAULT))
 # The number of draws of a control that is drawn at random; its share is their mean.
 N_DRAWS = 8
+# The number of groups of sequences for the jackknife.
+N_GROUPS = 16
 # The direction of all ones is measured for the mean of `permuted`, but is no control itself.
 _ONES = "all ones"
 
@@ -48,7 +50,7 @@ def tangent_test(
     orders: Sequence[float] = tuple(ORDERS),
     bins: FrequencyBins | None = None,
     fit_on: Any = None,
-    n_groups: int = 16,
+    n_groups: int = N_GROUPS,
     seed: int = 0,
     proxy: str | Fit = DEFAULT,
 ) -> TangentTest:
@@ -99,7 +101,7 @@ def proxy_test(
     controls: Sequence[str] = CONTROLS,
     orders: Sequence[float] = tuple(ORDERS),
     bins: FrequencyBins | None = None,
-    n_groups: int = 16,
+    n_groups: int = N_GROUPS,
     seed: int = 0,
     proxy: str | Fit = DEFAULT,
 ) -> TangentTest:
@@ -127,7 +129,29 @@ def proxy_test(
     # There is nothing to learn from comparing the proxy with itself.
     controls = [control for control in controls if control != name]
     subspaces, drawn = _fitted(principal, name, fit, rank, controls, seed)
-    tested = _Tested(name, subspaces, drawn, controls, orders, seed)
+    return _tested(_Tested(name, subspaces, drawn, controls, orders, seed), rows, bins, n_groups)
+
+
+def subspace_test(
+    subspaces: Mapping[str, Subspace], rows: TokenRows, orders: Sequence[float] = tuple(ORDERS), seed: int = 0
+) -> TangentTest:
+    """Return the test, on the gradients of `rows`, of subspaces that are there already.
+
+    Args:
+        subspaces: The subspaces by name, all of the same rank; the first one is compared with the others, and with
+            `random`.
+        rows: The rows to test on.
+        orders: The orders of the shares.
+        seed: Seed of everything that is drawn.
+    """
+    first, *others = subspaces
+    tested = _Tested(first, dict(subspaces), {}, [*others, "random"], orders, seed)
+    # Without token ids there are no frequency bins.
+    return _tested(tested, TokenRows.of(rows.activations, rows.gradients, rows.sequences), None, N_GROUPS)
+
+
+def _tested(tested: _Tested, rows: TokenRows, bins: FrequencyBins | None, n_groups: int) -> TangentTest:
+    """Return the test on the gradients of `rows`, of all tokens and, with token ids, by frequency."""
     groups = sequence_groups(rows.sequences, n_groups)
     # Tokens without a gradient, such as those without a target at the last layer, are not observations.
     observed = rows.gradients.abs().amax(dim=1) > 0

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.prediction import GRADIENTS_THEN
 from tangentlens.capture.batch import Objective, count_tokens, named_arguments, objective_of
 from tangentlens.capture.distributed import device_of, is_first, mean_of_all_ranks, of_all_ranks, world_size
 from tangentlens.capture.sites import check_visible, find_sites
@@ -68,6 +69,8 @@ class Lens:
         moments_every: Every so many steps, also add the moments of the activations and gradients of all tokens to a
             running sum, which is measured and written with the next due step.
         loss_scale: Returns the factor by which the loss is multiplied in mixed precision, as `scaler.get_scale` does.
+        predict: Whether to test the proxy of the last due step, and the leading directions of the gradients then, on
+            the gradients of each due step.
         log_sites: Sites whose own values are in `scalars`, in addition to the means over sites; named as in `sites`.
         updates: Matrices whose gradients and actual updates are compared with proxies of the activations on either
             side: `embed`, or modules with a weight, by path or glob.
@@ -101,6 +104,7 @@ class Lens:
         max_tokens: int = 16_384,
         moments_every: int | None = None,
         loss_scale: Callable[[], float] | None = None,
+        predict: bool = False,
         log_sites: str | Sequence[str] = (),
         updates: str | Sequence[str] = (),
         alarms: Sequence[Alarm] = (),
@@ -129,6 +133,7 @@ class Lens:
         self.massive = float(massive)
         self.max_tokens = int(max_tokens)
         self.moments_every = moments_every
+        self.predict = predict
         self.loss_scale = loss_scale
         self.log_sites = {site.name for site in find_sites(model, log_sites)} if log_sites else set()
         if not self.log_sites <= {site.name for site in self.sites}:
@@ -174,6 +179,7 @@ class Lens:
             "every": self.every,
             "seed": self.seed,
             **({"measures": list(self.measures)} if self.measures else {}),
+            **({"predict": True} if self.predict else {}),
             "objective": self.objective,
             "exclude": list(self.exclude),
             "skip_first": self.skip_first,
@@ -343,7 +349,9 @@ class Lens:
         records = [] if loss is None else [replace(about, quantity=LOSS, metric=LOSS, value=loss)]
         fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
         fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive, measures=self.measures)
-        outcome = measure_due_step(DueStep(about, self.sites, capture, self._stream, self._memory, fitting, device))
+        outcome = measure_due_step(
+            DueStep(about, self.sites, capture, self._stream, self._memory, fitting, device, self.predict)
+        )
         records += outcome.records
         records += update_records(about, self._updates, capture, self._memory, fitting, device)
         self._remember(outcome, fit_next)
@@ -364,6 +372,8 @@ class Lens:
         # A block that was dropped at random keeps the rows of an earlier step.
         self._memory.fit_on = self._memory.fit_on | fit_next if fit_next else {}
         self._memory.subspaces = {name: dict(site.test.subspaces) for name, site in outcome.measured.items()}
+        for name, site in outcome.predictions.items():
+            self._memory.subspaces[name][GRADIENTS_THEN] = site.leading
 
     def _tell(self, measured: Mapping[str, SiteMeasures]) -> None:
         """Set `scalars` to the numbers of this step, and warn of alarms that begin."""

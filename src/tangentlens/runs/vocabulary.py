@@ -18,6 +18,9 @@ from tangentlens.proxies import CLOSED_FORM, PROXIES
 ACTIVATION, GRADIENT, LOSS = "activation", "gradient", "loss"
 PARAMETER_GRADIENT, UPDATE = "parameter_gradient", "update"
 
+# Gradients of a due step, in subspaces of the due step before it.
+LATER_GRADIENT = "later_gradient"
+
 # The site of records that are means over all sites.
 MEAN_SITE = "mean"
 # The frequency bin of records that are of all tokens.

@@ -57,6 +57,7 @@ class TrainPlan:
         sites: What to look at.
         measures: Further measures of activations.
         updates: Matrices whose updates are compared with proxies.
+        predict: Whether to test the subspaces of each due step on the gradients of the next.
         probe: Whether to measure how representations of held-out text move.
         rank: Rank of the proxy and of its controls.
         seed: Seed of the first network's weights, of its batches and of everything that is drawn.
@@ -82,6 +83,7 @@ class TrainPlan:
     sites: str | tuple[str, ...] = "resid"
     measures: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
+    predict: bool = False
     probe: bool = False
     rank: int = 16
     seed: int = 0
@@ -220,6 +222,7 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         counts=tokens.counts,
         measures=plan.measures,
         updates=plan.updates,
+        predict=plan.predict,
         seed=network.seed,
         step=step,
         tokens_seen=tokens_seen,

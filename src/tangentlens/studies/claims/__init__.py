@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, AUDIT, UPDATE, WITHOUT_MASSIVE, derived
+from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, AUDIT, LATER_GRADIENT, UPDATE, WITHOUT_MASSIVE, derived
 from tangentlens.studies.claims.claim import ANISOTROPY_MARGIN, CORRELATION_MARGIN, Claim, Needs
 from tangentlens.studies.claims.estimands import (
     EARLY,
@@ -19,6 +19,7 @@ from tangentlens.studies.claims.estimands import (
     emergence_of,
     last,
     logarithm,
+    over_steps,
     persistence_of,
     rank_correlation,
     relative_range,
@@ -40,6 +41,7 @@ _BINS = Needs("tangent tests in frequency bins", _TRAINING)
 _UPDATES = Needs("updates of the embedding", _TRAINING)
 _AUDITS = Needs("an audit", _TRAINING)
 _ACTIVE = Needs("a test of active concepts", _TRAINING)
+_LATER = Needs("predictions of later gradients in a training", _TRAINING)
 _PROFILES = Needs("anisotropy at all residual sites", _SHAPES)
 
 
@@ -53,6 +55,10 @@ def _of_kind(select: Select, kind: str) -> Select:
 
 def _of_null(select: Select, null: str) -> Select:
     return Select(**{**vars(select), "null": null})
+
+
+def _later(control: str) -> Select:
+    return Select("log_ratio", control, quantity=LATER_GRADIENT, order=1.0)
 
 
 def _audited(check: str) -> Select:
@@ -246,6 +252,23 @@ CLAIMS: tuple[Claim, ...] = (
             logarithm(last(Select("local_anisotropy", quantity=ACTIVATION, site=None))),
         ),
         needs=Needs("anisotropy inside clusters", _SHAPES),
+    ),
+    Claim(
+        id="18a",
+        statement="A proxy of activations alone predicts where later gradients go.",
+        source=REFEREE,
+        effect="energy share of the proxy of the last due step / of random subspaces, mean over sites and due steps",
+        of=over_steps(_later("random")),
+        needs=_LATER,
+    ),
+    Claim(
+        id="18b",
+        statement="It reaches at least half of what the leading directions of the earlier gradients reach.",
+        source=OURS,
+        effect="energy share of the proxy of the last due step / of the leading directions of the gradients then",
+        of=over_steps(_later("gradients_then")),
+        needs=_LATER,
+        margin=math.log(0.5),
     ),
     Claim(
         id="20",
