@@ -68,6 +68,8 @@ def test_pure_scaling_moves_where_the_variance_is_and_grows_alike_everywhere(fac
         expected = share(tested, found.test.subspaces[name])
         assert found.test.share(name).value == pytest.approx(expected, rel=1e-5)
         assert expected > 0.8
+        # What says so: the share of the variance itself.
+        assert found.variance_share(name).value == pytest.approx(expected, rel=1e-5)
         assert found.growth_inside(name).value == pytest.approx(factor**2, rel=1e-4)
         assert found.growth_outside(name).value == pytest.approx(factor**2, rel=1e-4)
     assert found.test.log_ratio("random").ci_low > 1
@@ -146,6 +148,7 @@ def naive(before, after, q, keep):
     return {
         "distance": math.sqrt(whole[2] / whole[0]),
         "shift": float(np.linalg.norm((new - old).mean(axis=0))) / math.sqrt(whole[0]),
+        "variance_share": inside[0] / whole[0],
         "growth": whole[1] / whole[0],
         "growth_inside": grown_in,
         "growth_outside": grown_out,
@@ -163,7 +166,7 @@ def test_growth_and_distance_agree_with_a_naive_implementation_in_every_replicat
         kept = [groups >= 0, *(groups != group for group in range(5))]
         expected = [naive(old, new, q, keep) for keep in kept]
         for metric in expected[0]:
-            variant = name if metric.startswith("growth_") else ""
+            variant = name if "_" in metric else ""
             logs = [one[metric] if metric == "growth_log_ratio" else math.log(one[metric]) for one in expected]
             replicates = found.changes[Change(metric, variant)].replicates
             assert replicates.tolist() == pytest.approx(logs, rel=1e-4, abs=1e-5)
@@ -180,18 +183,20 @@ def test_growth_in_a_drawn_control_is_that_of_the_mean_over_its_draws():
     assert found.growth_inside("covariance").value == pytest.approx(inside[1] / inside[0], rel=1e-4)
 
 
-def test_intervals_of_growth_cover_the_truth():
-    """Sequences with a common part, variance that grows 4 times inside and 2.25 times outside."""
-    hits = 0
-    for seed in range(100):
-        before = rows(seed)
-        after = before * torch.tensor([2.0] * R + [1.5] * (D - R)) + noise(seed + 500, 0.01)
-        other = rows(seed + 1000)
-        # The later rows are of other text in one half of their variance, so that growth is uncertain at all.
-        mixed = (after + other * torch.tensor([2.0] * R + [1.5] * (D - R))) / math.sqrt(2)
-        interval = movement(before, mixed, SEQUENCES, rank=R, proxy=axes, controls=[]).growth_log_ratio()
-        hits += interval.ci_low <= math.log(4 / 2.25) <= interval.ci_high
-    assert hits >= 89
+@pytest.mark.parametrize("draws", [60, pytest.param(400, marks=pytest.mark.calibration)])
+def test_intervals_of_growth_cover_the_truth(draws):
+    """Sequences with a common part, whose variance grows 4 times inside and 2.25 times outside."""
+    hits, grown = torch.zeros(3), torch.tensor([2.0] * R + [1.5] * (D - R))
+    for seed in range(draws):
+        before, other = rows(seed), rows(seed + 10_000)
+        # One half of the later variance is that of other rows, so that growth is uncertain at all.
+        after = (before * grown + other * grown) / math.sqrt(2)
+        found = movement(before, after, SEQUENCES, rank=R, proxy=axes, controls=[])
+        truths = {"growth_inside": 4.0, "growth_outside": 2.25, "growth_log_ratio": math.log(4 / 2.25)}
+        intervals = [(getattr(found, name)(), truth) for name, truth in truths.items()]
+        hits += torch.tensor([float(one.ci_low <= truth <= one.ci_high) for one, truth in intervals])
+    # Two standard errors of a proportion of 0.95, and one per cent more.
+    assert ((hits / draws - 0.95).abs() < 0.01 + 2 * math.sqrt(0.05 * 0.95 / draws)).all(), hits / draws
 
 
 def test_where_there_is_no_variance_outside_growth_there_is_not_estimable():
@@ -210,6 +215,8 @@ def test_the_mean_over_sites_is_geometric_for_growth_and_plain_for_shares():
     mean = average_movement([one, other])
     assert mean.test.of == "movement"
     assert mean.test.share().value == pytest.approx((one.test.share().value + other.test.share().value) / 2, rel=1e-2)
+    variance = (one.variance_share().value + other.variance_share().value) / 2
+    assert mean.variance_share().value == pytest.approx(variance, rel=1e-6)
     for name in ("distance", "growth", "growth_inside", "growth_outside"):
         expected = math.sqrt(getattr(one, name)().value * getattr(other, name)().value)
         assert getattr(mean, name)().value == pytest.approx(expected, rel=1e-6)

@@ -23,6 +23,7 @@ from tangentlens.alignment.movement_result import (
     LOG_RATIO,
     OUTSIDE,
     SHIFT,
+    VARIANCE,
     Change,
     Logarithm,
     Movement,
@@ -144,7 +145,7 @@ def _changes(
     groups: Int[Tensor, "n"],
     subspaces: Mapping[str, Sequence[Subspace]],
 ) -> dict[Change, Logarithm]:
-    """Return the logarithms of distance, shift and growth, of all test rows and without each group of sequences."""
+    """Return the logarithms of all changes, from all test rows and without each group of sequences."""
     old, new, moved = (_Spread.of(rows, groups) for rows in (before, after, after - before))
     energies = (old.energy, moved.energy)
     changes = {
@@ -156,6 +157,8 @@ def _changes(
         (old_inside, old_outside), (new_inside, new_outside) = old.divided(spanning), new.divided(spanning)
         inside, outside = _ratio(new_inside, old_inside), _ratio(new_outside, old_outside)
         both = Logarithm(inside.replicates - outside.replicates, (*inside.energies, *outside.energies))
+        share = Logarithm(old_inside.replicates - old.log_total, (*old_inside.energies, old.energy))
+        changes |= {Change(VARIANCE, name): share}
         changes |= {Change(INSIDE, name): inside, Change(OUTSIDE, name): outside, Change(LOG_RATIO, name): both}
     return changes
 

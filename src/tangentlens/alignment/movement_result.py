@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -18,6 +18,7 @@ from tangentlens.statistics.words import compare
 
 DISTANCE, SHIFT, GROWTH = "distance", "shift", "growth"
 INSIDE, OUTSIDE, LOG_RATIO = "growth_inside", "growth_outside", "growth_log_ratio"
+VARIANCE = "variance_share"
 
 
 class Change(NamedTuple):
@@ -50,7 +51,7 @@ class Movement:
 
     Attributes:
         test: Shares of the movement in the proxy and its controls, with log-ratios and p-values.
-        changes: The logarithms of distance, shift and growth.
+        changes: The logarithms of distance, shift, variance share and growth.
         n: The number of test rows.
     """
 
@@ -68,6 +69,10 @@ class Movement:
     def shift(self) -> Interval:
         """Return the length of the mean movement over the root mean square length of the rows before, centred."""
         return self.change(SHIFT)
+
+    def variance_share(self, variant: str | None = None) -> Interval:
+        """Return the share of the variance before in a subspace: what a mere scaling has as share of the movement."""
+        return self.change(VARIANCE, variant or self.test.proxy)
 
     def growth(self) -> Interval:
         """Return the variance after, over all directions, divided by that before."""
@@ -91,7 +96,10 @@ class Movement:
         Only `growth_log_ratio` is a logarithm.
         """
         interval = self.changes[Change(metric, variant)].interval()
-        return interval if metric == LOG_RATIO else interval.exp()
+        if metric == LOG_RATIO:
+            return interval
+        found = interval.exp()
+        return replace(found, ci_high=min(found.ci_high, 1.0)) if metric == VARIANCE else found
 
     @property
     def table(self) -> pl.DataFrame:
@@ -107,6 +115,7 @@ class Movement:
         lines = [
             f"Rows moved by {self.distance()} times their root mean square length, and all together by {self.shift()}.",
             self.test.verdict(),
+            f"Of the variance before, the proxy has {self.variance_share()}; of a mere scaling, it would take as much.",
             f"Variance after / before: {self.growth()} over all directions.",
         ]
         for variant in (key.variant for key in self.changes if key.metric == LOG_RATIO):
@@ -122,7 +131,7 @@ class Movement:
 
 
 def average_movement(movements: Iterable[Movement]) -> Movement:
-    """Return the mean over sites: of shares as in `average`, of distance, shift and growth the geometric mean.
+    """Return the mean over sites: of shares the plain one, of distance, shift and growth the geometric one.
 
     Means are taken within each jackknife replicate.
 
@@ -133,15 +142,16 @@ def average_movement(movements: Iterable[Movement]) -> Movement:
     keys = [key for key in movements[0].changes if all(key in one.changes for one in movements)]
     return Movement(
         test=average([one.test for one in movements]),
-        changes={key: _mean([one.changes[key] for one in movements]) for key in keys},
+        changes={key: _mean(key.metric, [one.changes[key] for one in movements]) for key in keys},
         n=min(one.n for one in movements),
     )
 
 
-def _mean(logarithms: Sequence[Logarithm]) -> Logarithm:
+def _mean(metric: str, logarithms: Sequence[Logarithm]) -> Logarithm:
+    replicates = torch.stack([one.replicates for one in logarithms])
     energies = zip(*(one.energies for one in logarithms), strict=True)
     return Logarithm(
-        torch.stack([one.replicates for one in logarithms]).mean(dim=0),
+        replicates.exp().mean(dim=0).log() if metric == VARIANCE else replicates.mean(dim=0),
         # Every site has the same weight, whatever the length of its rows.
         [torch.stack([one / one.sum() for one in of_sites]).mean(dim=0) for of_sites in energies],
     )
