@@ -85,9 +85,9 @@ def _replicates(site: SiteMeasures, key: str) -> Tensor | None:
     return estimate.replicates if isinstance(estimate, Estimate) else None
 
 
-def share_records(about: Record, test: TangentTest) -> Iterator[Record]:
-    """Yield the result of a tangent test as records like `about`."""
-    about = replace(about, quantity=GRADIENT, rank=test.rank)
+def share_records(about: Record, test: TangentTest, quantity: str = GRADIENT) -> Iterator[Record]:
+    """Yield the result of a tangent test as records like `about`; `quantity` is what the shares are of."""
+    about = replace(about, quantity=quantity, rank=test.rank)
 
     def detail(variant: str) -> str:
         return PROXY if variant == test.proxy else ""
