@@ -213,10 +213,15 @@ def _fitted(
         if rival is not None and not rival.drawn:
             subspaces[name] = rival.fit(principal, rank, seed)
         elif rival is not None:
-            for number in range(N_DRAWS):
-                subspaces[f"{name} {number}"] = rival.fit(principal, rank, seed + number)
+            for number, draw in enumerate(draws_of(name, principal, rank, seed)):
+                subspaces[f"{name} {number}"] = draw
                 drawn[f"{name} {number}"] = name
     return subspaces, drawn
+
+
+def draws_of(name: str, principal: Principal, rank: int, seed: int) -> list[Subspace]:
+    """Return the draws of a control that is drawn at random, whose mean counts."""
+    return [PROXIES[name].fit(principal, rank, seed + number) for number in range(N_DRAWS)]
 
 
 def _token_shares(grads: Float[Tensor, "n d"], subspaces: Mapping[str, Subspace]) -> Float[Tensor, "n subspaces"]:

@@ -28,6 +28,7 @@ from tangentlens.lens.alarms import Alarm, ring
 from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step
 from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
 from tangentlens.lens.memory import Memory
+from tangentlens.lens.probe import Probe
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
 from tangentlens.lens.settings import check_settings, token_ids
 from tangentlens.lens.updates import update_records
@@ -74,6 +75,9 @@ class Lens:
         log_sites: Sites whose own values are in `scalars`, in addition to the means over sites; named as in `sites`.
         updates: Matrices whose gradients and actual updates are compared with proxies of the activations on either
             side: `embed`, or modules with a weight, by path or glob.
+        probe: A fixed text: token ids (sequences, length), or a mapping of model inputs. Before each due step the model
+            is run on it, without gradients and in evaluation mode, and the movement of its activations since the last
+            due step is measured. Rows are kept on the CPU: tokens x width x sites x 4 bytes, twice while a step is due.
         alarms: What to warn of. A warning is raised when it begins; it is in `scalars` and in the records while it
             lasts.
         seed: Seed of the proxy's fit.
@@ -107,6 +111,7 @@ class Lens:
         predict: bool = False,
         log_sites: str | Sequence[str] = (),
         updates: str | Sequence[str] = (),
+        probe: Any = None,
         alarms: Sequence[Alarm] = (),
         seed: int = 0,
         step: int = 0,
@@ -130,6 +135,7 @@ class Lens:
         self.bins = None if counts is None else FrequencyBins.of(counts)
         self.exclude = token_ids(exclude)
         self.skip_first = int(skip_first)
+        self._probe = Probe(model, self.sites, probe, self.exclude, self.skip_first)
         self.massive = float(massive)
         self.max_tokens = int(max_tokens)
         self.moments_every = moments_every
@@ -186,6 +192,7 @@ class Lens:
             "massive": self.massive,
             "max_tokens": self.max_tokens,
             "moments_every": self.moments_every,
+            "probe": self._probe.sha256,
             "updates": {matrix.name: matrix.place for matrix in self._updates.matrices},
             "bins": None if self.bins is None else hashlib.sha256(str(self.bins.bin_of.tolist()).encode()).hexdigest(),
         }
@@ -293,11 +300,13 @@ class Lens:
         state = self._memory.state_dict(self._watched, device_of(self.model))
         state |= {f"scalar/{name}": torch.tensor(value) for name, value in self.scalars.items()}
         state |= {f"highest/{alarm.scalar}": torch.tensor(alarm.highest, dtype=torch.float64) for alarm in self.alarms}
-        return state | self._stream.state_dict() | {"tokens_seen": torch.tensor(self.tokens_seen)}
+        state |= self._stream.state_dict() | self._probe.state_dict()
+        return state | {"tokens_seen": torch.tensor(self.tokens_seen)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from the `state_dict` of a lens at the same step."""
         self._memory.load_state_dict(state, device_of(self.model))
+        self._probe.load_state_dict(state)
         for key, value in state.items():
             kind, _, name = key.partition("/")
             if kind == "scalar":
@@ -312,7 +321,9 @@ class Lens:
             self._stream.load_state_dict(state)
 
     def _arm(self) -> None:
-        """Put on the hooks that the current step needs."""
+        """Run the model on the probe if the current step is due, and put on the hooks that the step needs."""
+        if self.due():
+            self._probe.look()
         room = -(-self.max_tokens // world_size())
         # A due step is measured; the proxy is fitted to the step before; the first step shows whether sites have
         # gradients at all.
@@ -354,6 +365,8 @@ class Lens:
         )
         records += outcome.records
         records += update_records(about, self._updates, capture, self._memory, fitting, device)
+        moved, unmoved = self._probe.measure(about, fitting, device)
+        records += moved
         self._remember(outcome, fit_next)
         if is_first():
             self._tell(outcome.measured)
@@ -363,7 +376,7 @@ class Lens:
                 if name.startswith(f"{ALARM}/")
             ]
             self._write(records, outcome.measured)
-        return outcome.troubles
+        return outcome.troubles | unmoved
 
     def _remember(self, outcome: Outcome, fit_next: dict[str, Tensor]) -> None:
         """Keep what the next due step needs and forget the rest."""

@@ -17,6 +17,7 @@ from tangentlens.runs.vocabulary import (
     HELD_BY_TOP,
     MEAN_SITE,
     METRICS,
+    MOVEMENT,
     NULLS,
     PROXY,
     SD,
@@ -128,7 +129,9 @@ def without_massive(records: pl.DataFrame) -> pl.DataFrame:
     without = pl.col("rows") == WITHOUT_MASSIVE
     # The site of a shape is where it stands out, which need not have massive rows.
     of_site = without & ~pl.col("metric").str.starts_with(SHAPE)
-    return records.filter(without | ~of_site.any().over("run", "model", "revision", "step", "site"))
+    # The probe has rows of its own, and its massive ones say nothing about those of the step.
+    key = ["run", "model", "revision", "step", "site", pl.col("quantity") == MOVEMENT]
+    return records.filter(without | ~of_site.any().over(key))
 
 
 def rows_text(rows: str) -> str:
@@ -141,9 +144,9 @@ def last_measured(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("step") == pl.col("step").max().over("run", "model"))
 
 
-def shares(records: pl.DataFrame, metric: str = "share") -> pl.DataFrame:
+def shares(records: pl.DataFrame, metric: str = "share", quantity: str = GRADIENT) -> pl.DataFrame:
     """Return shares of gradients, or ratios of such shares, of all tokens and of frequency bins."""
-    return records.filter(pl.col("quantity") == GRADIENT, pl.col("metric") == metric)
+    return records.filter(pl.col("quantity") == quantity, pl.col("metric") == metric)
 
 
 def mean_shares(records: pl.DataFrame, metric: str, order: float = 1.0) -> pl.DataFrame:
