@@ -10,7 +10,7 @@ from tangentlens.studies.study import Inputs, Part, Study
 from tangentlens.studies.tangent import TEST, TestPlan
 from tangentlens.studies.train import TRAIN, TrainPlan
 
-_SMALL = TrainPlan(seeds=3, held_out=0.1, measures=("manifold_entropy",), updates=("embed",), predict=True)
+_SMALL = TrainPlan(seeds=3, held_out=0.1, measures=("manifold_entropy",), updates=("embed",), predict=True, probe=True)
 _PLANS = {
     "smoke": replace(_SMALL, seeds=2, vocabulary=512, length=32, layers=2, width=64, batch=16, steps=33, rank=8),
     "small": _SMALL,
@@ -37,7 +37,7 @@ LEARNING_DYNAMICS = Study(
     about="Trains encoders and decoders with the lens on, then tests and audits each: do gradients follow the proxy?",
     claims=(
         *("1", "2", "3a", "3b", "4a", "4b", "5a", "5b", "6", "9a", "9b", "10", "11", "18a", "18b"),
-        *("20", "21", "22", "23", "24"),
+        *("20", "21", "22", "23", "24", "27a", "27b", "27c", "28a", "28b"),
     ),
     costs={
         "smoke": "a minute on two cores",

@@ -202,7 +202,7 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
     if step >= plan.steps:
         return
     model = plan.untrained(network, tokens.vocabulary)
-    sequences, _ = plan.split(tokens)
+    sequences, held_out = plan.split(tokens)
     facts = {
         "kind": network.model,
         "family": f"{network.model}, {plan.layers} blocks of width {plan.width}",
@@ -223,6 +223,7 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         measures=plan.measures,
         updates=plan.updates,
         predict=plan.predict,
+        probe=held_out[:PROBE] if plan.probe else None,
         seed=network.seed,
         step=step,
         tokens_seen=tokens_seen,

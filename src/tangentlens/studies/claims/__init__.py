@@ -7,7 +7,16 @@ from __future__ import annotations
 
 import math
 
-from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, AUDIT, LATER_GRADIENT, UPDATE, WITHOUT_MASSIVE, derived
+from tangentlens.runs.vocabulary import (
+    ACTIVATION,
+    ALL_ROWS,
+    AUDIT,
+    LATER_GRADIENT,
+    MOVEMENT,
+    UPDATE,
+    WITHOUT_MASSIVE,
+    derived,
+)
 from tangentlens.studies.claims.claim import ANISOTROPY_MARGIN, CORRELATION_MARGIN, Claim, Needs
 from tangentlens.studies.claims.estimands import (
     EARLY,
@@ -41,6 +50,7 @@ _BINS = Needs("tangent tests in frequency bins", _TRAINING)
 _UPDATES = Needs("updates of the embedding", _TRAINING)
 _AUDITS = Needs("an audit", _TRAINING)
 _ACTIVE = Needs("a test of active concepts", _TRAINING)
+_MOVEMENTS = Needs("movement on a probe text in a training", _TRAINING)
 _LATER = Needs("predictions of later gradients in a training", _TRAINING)
 _PROFILES = Needs("anisotropy at all residual sites", _SHAPES)
 
@@ -55,6 +65,10 @@ def _of_kind(select: Select, kind: str) -> Select:
 
 def _of_null(select: Select, null: str) -> Select:
     return Select(**{**vars(select), "null": null})
+
+
+def _moved(control: str) -> Select:
+    return Select("log_ratio", control, quantity=MOVEMENT, order=1.0)
 
 
 def _later(control: str) -> Select:
@@ -336,6 +350,51 @@ CLAIMS: tuple[Claim, ...] = (
         effect="enrichment without massive rows, mean over sites, in networks that have such rows",
         of=among_massive(last(_RANDOM)),
         needs=Needs("tangent tests of networks with massive rows", _FINISHED),
+        known=_LOOKED,
+    ),
+    Claim(
+        id="27a",
+        statement="Representations move along the proxy more than along random directions.",
+        source=OURS,
+        effect="movement share of the proxy / of random subspaces, mean over sites and due steps",
+        of=over_steps(_moved("random")),
+        needs=_MOVEMENTS,
+        known=_LOOKED,
+    ),
+    Claim(
+        id="27b",
+        statement="Representations move along the proxy more than along the top principal components.",
+        source=OURS,
+        effect="movement share of the proxy / of `pca`, mean over sites and due steps",
+        of=over_steps(_moved("pca")),
+        needs=_MOVEMENTS,
+        known=_LOOKED,
+    ),
+    Claim(
+        id="27c",
+        statement="Representations move along the proxy more than along random directions of the same covariance.",
+        source=OURS,
+        effect="movement share of the proxy / of `covariance`, mean over sites and due steps",
+        of=over_steps(_moved("covariance")),
+        needs=_MOVEMENTS,
+        known=_LOOKED,
+    ),
+    Claim(
+        id="28a",
+        statement="Early in training, variance inside the proxy grows faster than outside.",
+        source=DYNAMICS,
+        effect="growth of variance inside / outside between due steps, mean over sites and the first tenth",
+        of=over_steps(Select("growth_log_ratio", "proxy", quantity=MOVEMENT), early=True),
+        needs=_MOVEMENTS,
+        known=_LOOKED,
+    ),
+    Claim(
+        id="28b",
+        statement="Throughout training, variance inside the proxy grows faster than outside.",
+        source=DYNAMICS,
+        effect="growth of variance inside / outside between due steps, mean over sites and all after the first tenth",
+        of=over_steps(Select("growth_log_ratio", "proxy", quantity=MOVEMENT), early=False),
+        needs=_MOVEMENTS,
         known=_LOOKED,
     ),
 )
