@@ -22,6 +22,8 @@ from tangentlens.runs.run import runs_in
 from tangentlens.studies import STUDIES
 from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import ledger
+from tangentlens.studies.claims.page import write_page
+from tangentlens.studies.claims.phases import phases
 from tangentlens.studies.claims.section import as_table
 from tangentlens.studies.study import Inputs
 
@@ -72,6 +74,10 @@ def enwik8(
 def claims(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of studies.")],
     study: Annotated[str, typer.Option(help="Only the claims of this study.")] = "",
+    page: Annotated[
+        Path | None,
+        typer.Option(help="A Markdown file to write the ledger into, between its two `ledger` marks if it has them."),
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -80,7 +86,10 @@ def claims(
         check_name("a study", study, STUDIES)
     chosen = STUDIES[study].claims if study else tuple(claim.id for claim in CLAIMS)
     found = [run for path in runs for run in runs_in(path)]
-    entries = ledger(read_runs(found), [claim for claim in CLAIMS if claim.id in chosen])
+    records = read_runs(found)
+    entries = ledger(records, [claim for claim in CLAIMS if claim.id in chosen])
+    if page is not None:
+        write_page(page, entries, phases(records))
     if as_json:
         told = {"runs": [str(run.path) for run in found], "claims": [entry.as_dict() for entry in entries]}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")

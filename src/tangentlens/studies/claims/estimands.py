@@ -127,7 +127,7 @@ def rank_correlation(one: Select, other: Select) -> Estimand:
     """Return Spearman's correlation over the due steps of two numbers, each averaged over the selected sites."""
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
-        first, second = (_by_step(select.rows(records)) for select in (one, other))
+        first, second = (by_step(select.rows(records)) for select in (one, other))
         both = first.join(second, on=[*NETWORK, "step"], suffix="_other")
         correlation = pl.corr("value", "value_other", method="spearman")
         return (
@@ -188,7 +188,7 @@ def rise_and_fall(select: Select, within_epoch: bool = False) -> Estimand:
         if within_epoch:
             chosen = chosen.filter(pl.col("step") < pl.col("epoch"))
             chosen = chosen.filter(pl.col("step").n_unique().over(NETWORK) == pl.col("epoch"))
-        curves = _by_step(chosen).filter(pl.len().over(NETWORK) >= 3, pl.col("family") != "")
+        curves = by_step(chosen).filter(pl.len().over(NETWORK) >= 3, pl.col("family") != "")
         rows = []
         for _, of_family in curves.group_by(["run", "family"], maintain_order=True):
             for (run, network), own in of_family.group_by(NETWORK, maintain_order=True):
@@ -217,6 +217,13 @@ def beside_twin(one: Estimand, kinds: tuple[str, str]) -> Estimand:
     return effect
 
 
+def by_step(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the mean over sites at each step, without massive rows."""
+    key = [*NETWORK, "family", "kind", "step"]
+    mean = without_massive(rows).group_by(key, maintain_order=True).agg(pl.mean("value"))
+    return mean.sort([*NETWORK, "step"])
+
+
 def among_massive(one: Estimand) -> Estimand:
     """Return the number of those networks that have massive rows at some site."""
 
@@ -242,12 +249,6 @@ def _at_last_step(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _per_network(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.group_by(NETWORK, maintain_order=True).agg(effect=pl.mean("value"))
-
-
-def _by_step(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the mean over sites at each step, without massive rows."""
-    mean = without_massive(rows).group_by([*NETWORK, "family", "step"], maintain_order=True).agg(pl.mean("value"))
-    return mean.sort([*NETWORK, "step"])
 
 
 def _of_each(select: Select, one: Callable[[pl.DataFrame], float]) -> Estimand:
