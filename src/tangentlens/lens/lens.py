@@ -29,6 +29,7 @@ from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step
 from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
 from tangentlens.lens.memory import Memory
 from tangentlens.lens.probe import Probe
+from tangentlens.lens.records import write_step
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
 from tangentlens.lens.settings import check_settings, token_ids
 from tangentlens.lens.updates import update_records
@@ -287,7 +288,7 @@ class Lens:
         if due:
             about = self._about()
             if is_first():
-                self._write([about.unmeasured(reason)], {})
+                write_step(self.run, about, [about.unmeasured(reason)], {})
         self._updates.forget()
         self.current += 1
         self._arm()
@@ -375,7 +376,7 @@ class Lens:
                 for name, value in self.scalars.items()
                 if name.startswith(f"{ALARM}/")
             ]
-            self._write(records, outcome.measured)
+            write_step(self.run, about, records, outcome.measured)
         return outcome.troubles | unmoved
 
     def _remember(self, outcome: Outcome, fit_next: dict[str, Tensor]) -> None:
@@ -396,15 +397,3 @@ class Lens:
         self.scalars = values | scalars_by_site(chosen) | lasting
         for message in messages:
             warnings.warn(f"step {self.current} of {self.name}: {message}", stacklevel=5)
-
-    def _write(self, records: list[Record], measured: Mapping[str, SiteMeasures]) -> None:
-        """Write the records of this step, and the bases of its subspaces."""
-        part = f"{self.name}-step-{self.current:08d}"
-        bases = {
-            f"{site}/{name}": subspace.basis.float().cpu()
-            for site, of_site in measured.items()
-            for name, subspace in of_site.test.subspaces.items()
-        }
-        if bases:
-            self.run.save_tensors(part, bases)
-        self.run.write(part, records)

@@ -140,6 +140,11 @@ class TrainPlan:
             for seed in range(self.seed, self.seed + self.seeds)
         ]
 
+    def family(self, network: Network, tokens: TokenizedText) -> str:
+        """Return what a network has in common with those that differ from it in their seed alone."""
+        text = f"{tokens.vocabulary} types of {self.units}"
+        return f"{network.model}, {self.layers} blocks of width {self.width}, {self.steps} steps on {text}"
+
     def untrained(self, network: Network, vocabulary: int) -> nn.Module:
         """Return a network before its training."""
         shape = (vocabulary, self.layers, self.width, self.length, MASK, network.seed)
@@ -199,13 +204,14 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
     checkpoint = network.checkpoint(run)
     step, tokens_seen = checkpoint.position()
     watch(Progress(network.name, step, plan.steps))
-    if step >= plan.steps:
+    known = run.manifest.get("models", {}).get(network.name, {})
+    if step >= plan.steps and "weights_sha256" in known:
         return
     model = plan.untrained(network, tokens.vocabulary)
     sequences, held_out = plan.split(tokens)
     facts = {
         "kind": network.model,
-        "family": f"{network.model}, {plan.layers} blocks of width {plan.width}",
+        "family": plan.family(network, tokens),
         "trained_seed": network.seed,
         "epoch": len(sequences) // plan.batch,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
