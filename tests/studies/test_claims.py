@@ -207,6 +207,17 @@ def test_a_network_that_is_in_two_runs_counts_once(tmp_path):
     assert entry.n_networks == {"a decoder": 2}
 
 
+def test_a_finished_model_with_and_without_its_head_counts_once(tmp_path):
+    runs = []
+    for place, weights in (("a", "with"), ("b", "without")):
+        runs.append(create_run(tmp_path / place, {}))
+        runs[-1].write("planted", planted(BY_ID["2"], 1.0, "gpt") + planted(BY_ID["2"], 1.0, f"other-{place}"))
+        facts = {"kind": "decoder", "weights_sha256": weights}
+        runs[-1].describe("models", {"gpt": facts, f"other-{place}": {**facts, "weights_sha256": place}})
+    (entry,) = ledger(read_runs(runs), [BY_ID["2"]])
+    assert entry.n_networks == {FINISHED: 3}
+
+
 def test_more_claims_make_intervals_wider(tmp_path):
     run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.2, 1.1])
     run.write("more", [record for seed in range(3) for record in planted(BY_ID["9a"], seed - 1.0, f"decoder-{seed}")])

@@ -20,7 +20,6 @@ from tangentlens.errors import check_name
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.run import runs_in
 from tangentlens.studies import STUDIES
-from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import ledger
 from tangentlens.studies.claims.page import write_page
 from tangentlens.studies.claims.phases import phases
@@ -54,7 +53,7 @@ def run_study(
     with progress_bars(quiet or as_json) as watch:
         runs = study.run(scale, inputs, watch)
     page = write(*runs, out=inputs.out / "report.html")
-    claims([run.path for run in runs], study=study.name, quiet=quiet, as_json=as_json)
+    claims([run.path for run in runs], quiet=quiet, as_json=as_json)
     if not quiet and not as_json:
         Console(highlight=False).print(f"\nRuns:   {inputs.out}\nReport: {page.path}", soft_wrap=True)
 
@@ -73,7 +72,6 @@ def enwik8(
 @app.command(epilog="Example: tangentlens claims runs/learning-dynamics-small runs/finished-models-small")
 def claims(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of studies.")],
-    study: Annotated[str, typer.Option(help="Only the claims of this study.")] = "",
     page: Annotated[
         Path | None,
         typer.Option(help="A Markdown file to write the ledger into, between its two `ledger` marks if it has them."),
@@ -82,12 +80,9 @@ def claims(
     as_json: Json = False,
 ) -> None:
     """Judge claims by the records of runs: effect over networks, interval, verdict, and what would decide."""
-    if study:
-        check_name("a study", study, STUDIES)
-    chosen = STUDIES[study].claims if study else tuple(claim.id for claim in CLAIMS)
     found = [run for path in runs for run in runs_in(path)]
     records = read_runs(found)
-    entries = ledger(records, [claim for claim in CLAIMS if claim.id in chosen])
+    entries = ledger(records)
     if page is not None:
         write_page(page, entries, phases(records))
     if as_json:

@@ -122,8 +122,10 @@ def _stratified(effects: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     the stratum of finished models.
     """
     known = effects.join(facts, on=NETWORK, maintain_order="left")
-    # One and the same network may be in several runs, which only its weights tell.
-    once = known.filter(pl.col("weights") != "").filter(pl.col("weights").is_first_distinct())
+    # One and the same network may be in several runs. Its weights tell; but a finished model may be with its head, or a
+    # head of its own, in one run and without it in another, and is known by its name.
+    identity = pl.when(pl.col("family") == "").then("network").otherwise("weights")
+    once = known.filter(pl.col("weights") != "").filter(identity.is_first_distinct())
     alone = (pl.col("family") == "") | (pl.len().over("family") == 1)
     return once.select(*NETWORK, stratum=pl.when(alone).then(pl.lit(FINISHED)).otherwise("family"), effect="effect")
 
