@@ -54,7 +54,8 @@ def ledger_figure(records: pl.DataFrame) -> Figure | None:
         x, y = [one.value for one in shown], [name for name, _ in chosen]
         trace = go.Scatter(x=x, y=y, error_x={"type": "data", **ends}, mode="markers", name=verdict, marker=marker)
         plot.add_trace(trace)
-    plot.update_xaxes(type="log", title="ratio", range=[math.log10(end) for end in _SHOWN])
+    ticks = {"tickvals": [0.2, 0.5, 1, 2, 5, 10, 20]}
+    plot.update_xaxes(type="log", title="ratio", range=[math.log10(end) for end in _SHOWN], **ticks)
     plot.update_yaxes(automargin=True, categoryorder="array", categoryarray=names)
     counts = Counter(entry.verdict for entry in entries)
     title = "Claims about ratios: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
