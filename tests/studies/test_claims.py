@@ -201,10 +201,13 @@ def test_a_network_that_is_in_two_runs_counts_once(tmp_path):
     claim = BY_ID["2"]
     runs = [write_run(tmp_path / "same", claim, [1.0, 1.2])]
     twice = create_run(tmp_path / "again", {})
-    twice.write("planted", [Record(**row) for row in runs[0].records.drop("run").iter_rows(named=True)])
+    rows = runs[0].records.drop("run").with_columns(pl.col("value") + 1)
+    twice.write("planted", [Record(**row) for row in rows.iter_rows(named=True)])
     twice.describe("models", runs[0].manifest["models"])
-    (entry,) = ledger(read_runs([*runs, twice]), [claim])
-    assert entry.n_networks == {"a decoder": 2}
+    for order in ([*runs, twice], [twice, *runs]):
+        (entry,) = ledger(read_runs(order), [claim])
+        assert entry.n_networks == {"a decoder": 2}
+        assert entry.effects["effect"].to_list() == pytest.approx([1.5, 1.7])
 
 
 def test_a_finished_model_with_and_without_its_head_counts_once(tmp_path):

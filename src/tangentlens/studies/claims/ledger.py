@@ -116,7 +116,7 @@ def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entr
 
 
 def _stratified(effects: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
-    """Return the effects with the stratum of each network, each network once.
+    """Return the effects with the stratum of each network, each network once, with the mean over runs that have it.
 
     Seeds of one family are a stratum. Models that others trained, and families of which there is one network, make up
     the stratum of finished models.
@@ -125,7 +125,11 @@ def _stratified(effects: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     # One and the same network may be in several runs. Its weights tell; but a finished model may be with its head, or a
     # head of its own, in one run and without it in another, and is known by its name.
     identity = pl.when(pl.col("family") == "").then("network").otherwise("weights")
-    once = known.filter(pl.col("weights") != "").filter(identity.is_first_distinct())
+    once = (
+        known.filter(pl.col("weights") != "")
+        .group_by(identity.alias("identity"), maintain_order=True)
+        .agg(pl.first(*NETWORK, "family"), pl.mean("effect"))
+    )
     alone = (pl.col("family") == "") | (pl.len().over("family") == 1)
     return once.select(*NETWORK, stratum=pl.when(alone).then(pl.lit(FINISHED)).otherwise("family"), effect="effect")
 
