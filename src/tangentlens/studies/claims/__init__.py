@@ -6,6 +6,7 @@ A new claim is an entry in `CLAIMS`; if none of the numbers in `estimands.py` fi
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from tangentlens.runs.vocabulary import (
     ACTIVATION,
@@ -59,14 +60,6 @@ def _of_updates(variant: str) -> Select:
     return Select("share", variant, quantity=UPDATE, order=1.0, site=None)
 
 
-def _of_kind(select: Select, kind: str) -> Select:
-    return Select(**{**vars(select), "kind": kind})
-
-
-def _of_null(select: Select, null: str) -> Select:
-    return Select(**{**vars(select), "null": null})
-
-
 def _moved(control: str) -> Select:
     return Select("log_ratio", control, quantity=MOVEMENT, order=1.0)
 
@@ -88,7 +81,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="In encoders, the proxy takes a larger share of the gradient's energy than the normal control.",
         source=DYNAMICS,
         effect="energy share of the proxy / of the normal control, mean over sites, last step",
-        of=last(_of_kind(_NORMAL, "encoder")),
+        of=last(replace(_NORMAL, kind="encoder")),
         needs=_TESTS,
     ),
     Claim(
@@ -96,7 +89,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="In decoders, the proxy takes a larger share of the gradient's energy than the normal control.",
         source=DYNAMICS,
         effect="energy share of the proxy / of the normal control, mean over sites, last step",
-        of=last(_of_kind(_NORMAL, "decoder")),
+        of=last(replace(_NORMAL, kind="decoder")),
         needs=_TESTS,
     ),
     Claim(
@@ -300,7 +293,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="Enrichment needs training: the untrained network has less.",
         source=REFEREE,
         effect="enrichment / that of the untrained network, mean over sites",
-        of=difference(last(_RANDOM), last(_of_null(_RANDOM, "untrained"))),
+        of=difference(last(_RANDOM), last(replace(_RANDOM, null="untrained"))),
         needs=Needs("tangent tests of the network and of its untrained twin (`--nulls`)", _TRAINING),
         known=_LOOKED,
     ),
@@ -309,7 +302,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="Enrichment needs the labels: with shuffled labels there is less.",
         source=REFEREE,
         effect="enrichment / that with shuffled labels, mean over sites",
-        of=difference(last(_RANDOM), last(_of_null(_RANDOM, "shuffled labels"))),
+        of=difference(last(_RANDOM), last(replace(_RANDOM, null="shuffled labels"))),
         needs=Needs("tangent tests of the network with true and with shuffled labels (`--nulls`)", _TRAINING),
         known=_LOOKED,
     ),
