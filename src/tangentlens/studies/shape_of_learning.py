@@ -39,10 +39,10 @@ _SCALES = {
         replace(_SMALL, seeds=2, units="symbols", size=20_000, length=32, layers=2, width=32, steps=49, rank=8),
         epoch_sites=("resid.1",),
     ),
-    "small": _Scale(_SMALL, epoch_sites=("resid.0", "resid.3", "resid.6")),
+    "small": _Scale(_SMALL, epoch_sites=("resid.3",)),
     "full": _Scale(
         replace(_SMALL, seeds=5, size=None, length=512, layers=12, width=768, batch=64, steps=8001, learning_rate=6e-4),
-        epoch_sites=("resid.0", "resid.6", "resid.12"),
+        epoch_sites=("resid.6",),
     ),
 }
 
