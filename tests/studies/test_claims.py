@@ -194,7 +194,16 @@ def test_without_its_records_a_claim_says_what_is_missing_and_which_command_make
 
 def test_one_network_is_not_judged(tmp_path):
     (entry,) = ledger(read_runs([write_run(tmp_path / "run", BY_ID["2"], [1.0])]), [BY_ID["2"]])
-    assert (entry.verdict, entry.n_networks) == ("not judged", {FINISHED: 1})
+    assert (entry.verdict, entry.n_networks) == ("not judged", {"a decoder": 1})
+    assert "but only one of a stratum has them" in entry.why
+
+
+def test_a_stratum_of_one_is_left_out_beside_others(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.1])
+    run.write("alone", planted(BY_ID["2"], 9.0, "alone"))
+    run.describe("models", {"alone": {"kind": "decoder", "family": "another", "weights_sha256": "alone"}})
+    (entry,) = ledger(read_runs([run]), [BY_ID["2"]])
+    assert entry.n_networks == {"a decoder": 2}
 
 
 def test_a_network_that_is_in_two_runs_counts_once(tmp_path):

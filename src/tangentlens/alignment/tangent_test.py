@@ -28,7 +28,7 @@ from tangentlens.proxies import CLOSED_FORM, DEFAULT, PROXIES, Fit, named_proxy
 from tangentlens.proxies.principal import Principal
 from tangentlens.statistics.bootstrap import bootstrap_means
 from tangentlens.statistics.groups import sequence_groups
-from tangentlens.statistics.influence import effective_number, held_by_top
+from tangentlens.statistics.influence import effective_number
 
 CONTROLS = (*CLOSED_FORM, *(name for name in PROXIES if name != DEFAULT))
 # The number of draws of a control that is drawn at random; its share is their mean.
@@ -232,23 +232,6 @@ def _token_shares(grads: Float[Tensor, "n d"], subspaces: Mapping[str, Subspace]
     return torch.stack([part.sum(dim=1) for part in inside], dim=1) / unit.square().sum(dim=1, keepdim=True)
 
 
-def _held(moments: GroupMoments, q: Subspace, order: float) -> float:
-    """Return the part of the share's numerator that the top 1% of tokens hold.
-
-    A token adds |Q'g|^2 to that of order 1 and (v_1 . g)^2 to the leading eigenvalue, at order inf. To that of order 2
-    it adds (g'CQ)(Q'g), where C is the second moment of the other groups, as in the share itself.
-    """
-    if order == math.inf:
-        leader = leading_vectors(moments.total, 1)
-        return held_by_top(torch.cat([(rows @ leader.to(rows)).square()[:, 0] for rows in moments.rows]))
-    added = []
-    for rows, part in zip(moments.rows, moments.parts, strict=True):
-        inside = rows @ q.basis.to(rows)
-        other = inside if order == 1 else rows @ ((moments.total - part) @ q.basis).to(rows)
-        added.append((inside * other).sum(dim=1))
-    return held_by_top(torch.cat(added))
-
-
 class _Tested:
     """Collects the parts of a `TangentTest`, one frequency bin after the other.
 
@@ -319,7 +302,7 @@ class _Tested:
             self._add_chance(moments, order, freq_bin)
             self._add_draws(replicates[0, :, number], order, freq_bin)
             if freq_bin == "all":
-                self.held_by_top[order] = _held(moments, self.proxy, order)
+                self.held_by_top[order] = moments.held_by_top(self.proxy, order)
         self._add_tokens(_token_shares(grads, self.subspaces), sequences, freq_bin)
 
     def _add_counts(
