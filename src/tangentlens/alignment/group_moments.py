@@ -128,8 +128,8 @@ class GroupMoments:
     def held_by_top(self, q: Subspace, order: float) -> float:
         """Return the part of the share's numerator that the top 1% of tokens hold.
 
-        A token adds |Q'g|^2 to that of order 1 and (v_1 . g)^2 to the leading eigenvalue, at order inf. To that of order
-        2 it adds (g'CQ)(Q'g), where C is the second moment of the other groups, as in the share itself.
+        A token adds |Q'g|^2 to that of order 1 and (v_1 . g)^2 to the leading eigenvalue, at order inf. To that of
+        order 2 it adds (g'CQ)(Q'g), where C is the second moment of the other groups, as in the share itself.
         """
         if order == math.inf:
             leader = leading_vectors(self.total, 1)
