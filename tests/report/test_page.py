@@ -30,6 +30,13 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """Two seeds of a network: claims are judged over networks."""
+    plan = replace(TINY, models=("decoder",), steps=3, seeds=2)
+    return run_train(plan, tmp_path_factory.mktemp("judged") / "a-run")
+
+
+@pytest.fixture(scope="module")
 def profiled(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profiled")
     wanted = Profile(models=(str(save_tiny(folder / "tiny")),), batches=3, batch_tokens=128, length=16)
@@ -71,8 +78,8 @@ def page(run, profiled):
     return write_report([run, profiled], run.path / "report.html", SECTIONS).path
 
 
-def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled, visible, tested, moved):
-    figures = draw(SECTIONS, read_runs([run, profiled, visible, tested, moved]))
+def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(judged, profiled, visible, tested, moved):
+    figures = draw(SECTIONS, read_runs([judged, profiled, visible, tested, moved]))
     assert len(figures) == len(FIGURES)
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
     assert all("interval" in figure.caption for figure in figures)
