@@ -36,13 +36,14 @@ def loss(rows: pl.DataFrame) -> Iterator[str]:
 
 def unmeasured(rows: pl.DataFrame) -> Iterator[str]:
     """Say what could not be measured, and why."""
+    what = "This model" if (rows["metric"] == "unmeasured").all() else "Some sites"
     reasons = rows.filter(pl.col("metric") == "unmeasured").sort("step")
     for (which,), missing in reasons.group_by(["rows"], maintain_order=True):
         steps = ", ".join(str(step) for step in missing["step"].unique().sort())
         # A finished model has no steps but 0.
         when = "" if steps == "0" else f" at steps {steps}"
         without = "" if which == ALL_ROWS else " without massive rows"
-        yield f"Some sites could not be measured{without}{when}. First reason: {missing['detail'][0]}."
+        yield f"{what} could not be measured{without}{when}. First reason: {missing['detail'][0]}."
 
 
 TRAINING = Section(figures=(loss_over_training,), findings=(loss, unmeasured), rows=None)
