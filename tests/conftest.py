@@ -22,6 +22,7 @@ WHOLE = (
     "studies/test_massive.py",
     "studies/test_presets.py",
     "studies/test_profile.py",
+    "studies/test_study.py",
     "studies/test_tangent.py",
     "test_cli.py",
     "test_docs.py",

@@ -11,6 +11,8 @@ MATRICES = ["embed", "model.layers.1.mlp.down_proj"]
 COUNTS = torch.arange(64).index_fill(0, torch.tensor(0), 2016)
 SETTINGS = {"sites": ["resid.0", "resid.2", "mlp.1"], "rank": 4, "every": 2, "counts": COUNTS, "updates": MATRICES}
 STEPS, BATCH, LENGTH = 5, 8, 12
+PROBE = torch.randint(2, 64, (12, LENGTH), generator=torch.Generator().manual_seed(99))
+MOVED = ("share", "distance", "shift", "growth", "growth_inside", "growth_outside", "growth_log_ratio")
 
 
 class Sequences(torch.utils.data.Dataset):

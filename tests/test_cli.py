@@ -65,7 +65,10 @@ def run(tmp_path_factory):
     return run_train(TINY, tmp_path_factory.mktemp("cli") / "run", lambda *_: None)
 
 
-@pytest.mark.parametrize("command", [[], ["demo"], ["profile"], ["audit"], ["visibility"], ["report"], ["doctor"]])
+@pytest.mark.parametrize(
+    "command",
+    [[], ["demo"], ["profile"], ["audit"], ["visibility"], ["report"], ["doctor"], ["study"], ["claims"], ["enwik8"]],
+)
 def test_help_has_an_example(command):
     done = tangentlens(*command, "--help")
     assert done.returncode == 0
@@ -265,3 +268,31 @@ def test_visibility_is_a_run_with_a_report(tmp_path, monkeypatch):
     found = json.loads(tangentlens("visibility", "--anchors", 32, "--out", tmp_path / "run", "--json").stdout)
     assert [finding["model"] for finding in found["findings"]] == ["torus"]
     fails(1, "visibility", tmp_path / "none", says="there is no directory")
+
+
+def test_studies_are_listed_with_their_claims_and_costs():
+    done = tangentlens("study", "--list")
+    assert "learning-dynamics" in done.stdout
+    assert "28b" in done.stdout
+    assert "small  about" in done.stdout
+    listed = json.loads(tangentlens("study", "--list", "--json").stdout)
+    assert {"demo", "learning-dynamics", "shape-of-learning", "finished-models"} == {one["name"] for one in listed}
+
+
+def test_a_misspelt_study_is_told_the_nearest_name(tmp_path):
+    fails(1, "study", "lerning-dynamics", says="did you mean learning-dynamics?")
+    fails(1, "study", "demo", "--scale", "smok", says="did you mean smoke?")
+    fails(1, "claims", tmp_path / "nothing", says="must be a run directory")
+
+
+def test_a_study_ends_with_its_ledger_and_claims_say_what_is_missing(tmp_path):
+    done = tangentlens("study", "demo", "--scale", "smoke", "--out", tmp_path / "demo")
+    assert done.returncode == 0, done.stderr
+    assert f"Report: {tmp_path / 'demo' / 'report.html'}" in done.stdout
+    told = json.loads(tangentlens("claims", tmp_path / "demo", "--json").stdout)
+    verdicts = {one["id"]: one for one in told["claims"]}
+    assert {one["verdict"] for one in told["claims"]} == {"not judged"}
+    assert "tangentlens study learning-dynamics" in verdicts["2"]["what_would_decide"]
+    page = tmp_path / "ledger.md"
+    assert tangentlens("claims", tmp_path / "demo", "--page", page, "--quiet").stdout == ""
+    assert "not judged" in page.read_text()

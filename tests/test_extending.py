@@ -70,8 +70,9 @@ class ToyPlan:
 def run_toy(plan, out, watch):
     """Write the value."""
     run = create_run(out, asdict(plan), "toy")
-    run.claim_model("toy", {"kind": "toy", "weights_sha256": str(plan.value)})
-    run.complete("toy", lambda: [Record(model="toy", metric="loss", variant="toy", value=plan.value)])
+    model = f"toy {plan.value}"
+    run.claim_model(model, {"kind": "toy", "weights_sha256": str(plan.value)})
+    run.complete("toy", lambda: [Record(model=model, metric="loss", variant="toy", value=plan.value)])
     watch(Progress("toy", 1, 1))
     return run
 

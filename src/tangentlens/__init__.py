@@ -5,6 +5,8 @@ from tangentlens.alignment.active_result import ActiveConcepts
 from tangentlens.alignment.audit import Audit, audit
 from tangentlens.alignment.chance import Chance, chance
 from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.movement import movement
+from tangentlens.alignment.movement_result import Movement
 from tangentlens.alignment.share import share
 from tangentlens.alignment.tangent_result import TangentTest
 from tangentlens.alignment.tangent_test import tangent_test
@@ -53,6 +55,7 @@ __all__ = [
     "ManifoldEntropy",
     "MassiveRows",
     "Moments",
+    "Movement",
     "Run",
     "SemiNMF",
     "Subspace",
@@ -76,6 +79,7 @@ __all__ = [
     "manifolds",
     "massive_rows",
     "mean_cosine",
+    "movement",
     "open_run",
     "participation_ratio",
     "partition_isotropy",

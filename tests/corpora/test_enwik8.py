@@ -119,7 +119,7 @@ def test_too_little_text_is_refused(known, tmp_path):
     plain(tmp_path / "piece", RAW[:1_000])
     with pytest.raises(InputError, match="must hold the 1,001 bytes asked for, but holds 1,000; lower `size`"):
         read_enwik8(tmp_path / "piece", size=1_001)
-    with pytest.raises(InputError, match="must give at least 5000 symbols, but gives"):
+    with pytest.raises(InputError, match="must give at least 5000 tokens, but gives"):
         tokenize_enwik8(tmp_path / "piece", length=5_000)
 
 

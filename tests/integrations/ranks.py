@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from loops import SETTINGS, batches
+from loops import PROBE, SETTINGS, batches
 from tangentlens import Lens
 from tiny import tiny_model
 
@@ -30,7 +30,7 @@ def resumed(lens, model, folder):
     saved = [lens.state_dict()]
     lens.__exit__(None, None, None)
     dist.broadcast_object_list(saved)
-    lens = Lens(model, run=f"{folder}/run", moments_every=1, step=lens.current, **SETTINGS)
+    lens = Lens(model, run=f"{folder}/run", moments_every=1, step=lens.current, probe=PROBE, **SETTINGS)
     lens.load_state_dict(saved[0])
     return lens.__enter__()
 
@@ -39,7 +39,7 @@ def train(rank, folder, lens_on, how, happens="", at=-1):
     model = wrapped(tiny_model(), how)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     # Sharded matrices are refused.
-    settings = SETTINGS if how == "ddp" else SETTINGS | {"updates": ()}
+    settings = (SETTINGS if how == "ddp" else SETTINGS | {"updates": ()}) | {"probe": PROBE}
     lens = Lens(model, run=f"{folder}/run", moments_every=1, **settings).__enter__() if lens_on else None
     losses = []
     for step, batch in enumerate(batches()):

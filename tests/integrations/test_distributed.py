@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from loops import assert_same_numbers, plain
+from loops import MOVED, PROBE, assert_same_numbers, plain
 from tangentlens import open_run
 
 SHARES = ("share", "token_share", "anisotropy", "rms_norm", "loss")
-METRICS = (*SHARES, "window_share", "window_anisotropy", "window_rms_norm")
+METRICS = (*SHARES, *MOVED, "window_share", "window_anisotropy", "window_rms_norm")
 
 
 # Each of them comes to its end, so two processes are enough for all.
@@ -51,8 +51,10 @@ def test_all_ranks_come_to_the_end(trained):
 
 @pytest.mark.parametrize("training", ["ddp", "fsdp", "ddp-resumes-2"])
 def test_two_ranks_give_the_numbers_of_one_process(training, trained, tmp_path):
-    plain(tmp_path / "plain", moments_every=1, **({"updates": ()} if training == "fsdp" else {}))
+    plain(tmp_path / "plain", moments_every=1, probe=PROBE, **({"updates": ()} if training == "fsdp" else {}))
     run = run_of(training, trained)
+    moved = open_run(run).records.filter(quantity="movement", metric="share")
+    assert set(moved["step"]) == {2, 4}
     assert_same_numbers(tmp_path / "plain", run, rel=1e-5, metrics=METRICS)
     tokens = [open_run(path).records.filter(step=4)["tokens_seen"].unique() for path in (tmp_path / "plain", run)]
     assert tokens[0].equals(tokens[1])
@@ -60,7 +62,7 @@ def test_two_ranks_give_the_numbers_of_one_process(training, trained, tmp_path):
 
 def test_a_block_dropped_on_one_rank_leaves_the_rows_of_the_other(trained):
     found = open_run(run_of("ddp-drops-2", trained)).records.filter(
-        metric="share", variant="semi_nmf", order=1.0, freq_bin="all"
+        quantity="gradient", metric="share", variant="semi_nmf", order=1.0, freq_bin="all"
     )
     rows = {(step, site): n for step, site, n in found.select("step", "site", "n").rows()}
     # The last of the 12 tokens of each of the 8 sequences has nothing to predict, and no gradient.

@@ -7,6 +7,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from loops import (
     BATCH,
+    MOVED,
+    PROBE,
     SETTINGS,
     STEPS,
     Sequences,
@@ -14,6 +16,7 @@ from loops import (
     assert_same_weights,
     batches,
     n_hooks,
+    plain,
 )
 from tangentlens import InputError, open_run
 from tangentlens.integrations.lightning import LensCallback
@@ -90,6 +93,23 @@ def test_training_is_bit_for_bit_the_same_and_the_logger_is_told(tmp_path):
     assert len(told) == 3
     losses = open_run(tmp_path / "run").records.filter(metric="loss").sort("step")["value"].to_list()
     assert losses == pytest.approx(watched.losses[::2])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_probe_gives_the_numbers_of_the_plain_loop_and_goes_on_from_a_checkpoint(tmp_path):
+    settings = SETTINGS | {"sites": "resid.1", "updates": (), "counts": None, "probe": {"input_ids": PROBE}}
+    plain(tmp_path / "plain", **settings)
+    alone = train(tmp_path)
+    watched = train(tmp_path, [LensCallback(run=tmp_path / "whole", **settings)], Module(by_step=True))
+    assert_same_weights(alone, watched)
+    assert_same_numbers(tmp_path / "plain", tmp_path / "whole", metrics=MOVED)
+    save = ModelCheckpoint(tmp_path, filename="half", every_n_train_steps=3)
+    first, second = (LensCallback(run=tmp_path / "parts", **settings) for _ in range(2))
+    train(tmp_path, [first, save], Module(by_step=True), max_steps=3, enable_checkpointing=True)
+    train(tmp_path, [second], Module(by_step=True), resume=tmp_path / "half.ckpt")
+    expected, found = (open_run(tmp_path / name).records.drop("run").sort(KEY) for name in ("whole", "parts"))
+    assert found.equals(expected)
+    assert set(found.filter(quantity="movement")["step"]) == {2, 4}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -3,7 +3,18 @@
 import pytest
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
-from loops import BATCH, SETTINGS, STEPS, Sequences, assert_same_numbers, assert_same_weights, n_hooks, plain
+from loops import (
+    BATCH,
+    MOVED,
+    PROBE,
+    SETTINGS,
+    STEPS,
+    Sequences,
+    assert_same_numbers,
+    assert_same_weights,
+    n_hooks,
+    plain,
+)
 from tangentlens import Alarm, InputError, open_run
 from tangentlens.integrations.transformers import LensCallback
 from tangentlens.runs.records import KEY
@@ -73,6 +84,21 @@ def test_training_is_bit_for_bit_the_same(arguments, tmp_path):
     losses = [[log["loss"] for log in one.state.log_history if "loss" in log] for one in (alone, watched)]
     assert losses[0] == losses[1]
     assert len(losses[0]) == STEPS
+
+
+def test_a_probe_gives_the_numbers_of_the_plain_loop_and_goes_on_from_a_checkpoint(tmp_path):
+    settings = SETTINGS | {"sites": "resid.1", "updates": (), "counts": None, "probe": PROBE.tolist()}
+    plain(tmp_path / "plain", **settings)
+    alone, lens = train(tmp_path / "alone"), LensCallback(run=tmp_path / "whole", **settings)
+    watched = train(tmp_path / "a", [lens], save_strategy="steps", save_steps=3)
+    assert_same_weights(alone.model, watched.model)
+    assert_same_numbers(tmp_path / "plain", tmp_path / "whole", metrics=MOVED)
+    again = LensCallback(run=tmp_path / "parts", **settings)
+    train(tmp_path / "b", [again], save_strategy="steps", save_steps=3, max_steps=3)
+    train(tmp_path / "b", [LensCallback(run=tmp_path / "parts", **settings)], resume=tmp_path / "b/checkpoint-3")
+    expected, found = (open_run(tmp_path / name).records.drop("run").sort(KEY) for name in ("whole", "parts"))
+    assert found.equals(expected)
+    assert set(found.filter(quantity="movement")["step"]) == {2, 4}
 
 
 def test_a_tracker_is_told_a_handful_of_numbers_on_due_steps(tmp_path):

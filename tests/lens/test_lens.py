@@ -482,7 +482,7 @@ def test_a_lens_is_open_once_at_a_time_and_can_be_opened_again(tmp_path):
 def test_a_lens_that_goes_on_from_its_state_gives_the_same_numbers(tmp_path):
     """Stopped between due steps and right before one, with a window and an alarm under way."""
     alarms = lambda: [Alarm("anisotropy", above=0.0)]  # noqa: E731
-    settings = {"sites": "resid.1", "rank": 4, "every": [0, 1, 4], "moments_every": 1}
+    settings = {"sites": "resid.1", "rank": 4, "every": [0, 1, 4], "moments_every": 1, "predict": True}
     whole, model = tmp_path / "whole", tiny_model()
     with pytest.warns(UserWarning, match="anisotropy is"), Lens(model, run=whole, alarms=alarms(), **settings) as lens:
         train(model, steps=5, lens=lens)

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+import torch
 
 from tangentlens import InputError, Lens, open_run
 from tangentlens.report.contents import draw
@@ -26,6 +27,13 @@ FIGURES = [figure for section in SECTIONS for figure in section.figures]
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     return run_train(replace(TINY, steps=3), tmp_path_factory.mktemp("report") / "a-run")
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory):
+    """Two seeds of a network: claims are judged over networks."""
+    plan = replace(TINY, models=("decoder",), steps=3, seeds=2)
+    return run_train(plan, tmp_path_factory.mktemp("judged") / "a-run")
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +60,26 @@ def tested(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def moved(tmp_path_factory):
+    """A training with a probe."""
+    path, model = tmp_path_factory.mktemp("moved") / "run", tiny_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with Lens(model, "resid.1", rank=4, every=1, run=path, probe=tiny_batch(9)["input_ids"]) as lens:
+        for step in range(3):
+            model(**tiny_batch(step)).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            lens.step()
+    return open_run(path)
+
+
+@pytest.fixture(scope="module")
 def page(run, profiled):
     return write_report([run, profiled], run.path / "report.html", SECTIONS).path
 
 
-def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(run, profiled, visible, tested):
-    figures = draw(SECTIONS, read_runs([run, profiled, visible, tested]))
+def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(judged, profiled, visible, tested, moved):
+    figures = draw(SECTIONS, read_runs([judged, profiled, visible, tested, moved]))
     assert len(figures) == len(FIGURES)
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
     assert all("interval" in figure.caption for figure in figures)

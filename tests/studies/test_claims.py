@@ -77,13 +77,19 @@ def planted(claim, effect, network):
         return bell(about, effect * 0.5, base=0.5 - effect * 0.1)
     if key == "13":
         return bell(about, effect)
-    if key in ("14a", "14b"):
+    if key in ("14a", "14b", "14c"):
         one = replace(about, quantity="activation", metric="intrinsic_dimension", site="resid.2", depth=0.5)
-        one = replace(one, variant={"14a": "", "14b": "one_per_type"}[key])
-        return [replace(one, step=s, value=5 * math.exp(effect) if s == 8 else 5.0) for s in STEPS]
+        one = replace(one, variant={"14b": "one_per_type"}.get(key, ""))
+        # The first epoch has 17 steps; what comes later does not count for it.
+        steps = (*range(17), 32, 64) if key == "14c" else STEPS
+        late = 9.0 if key == "14c" else 5.0
+        return [replace(one, step=s, value=5 * math.exp(effect) if s == 8 else 5.0 if s < 17 else late) for s in steps]
     if key == "15":
         one = replace(about, quantity="activation", metric="local_anisotropy", site="resid.2", value=0.2)
         return [one, replace(one, variant="matched", value=0.2 * math.exp(effect))]
+    if key in ("18a", "18b"):
+        control = {"18a": "random", "18b": "gradients_then"}[key]
+        return [replace(mean, quantity="later_gradient", variant=control, step=s, value=effect) for s in STEPS[1:]]
     if key == "20":
         signs = {-1.0: -1, 1.0: 1}
         falling = [signs.get(effect, (-1) ** i) * i for i in range(len(STEPS))]
@@ -134,7 +140,13 @@ def write_run(path, claim, effects):
     records = []
     for seed, effect in enumerate(effects):
         name = f"{kind}-{seed}"
-        models[name] = {"kind": kind, "family": f"a {kind}", "trained_seed": seed, "weights_sha256": f"{path}{seed}"}
+        models[name] = {
+            "kind": kind,
+            "family": f"a {kind}",
+            "trained_seed": seed,
+            "weights_sha256": f"{path}{seed}",
+            "epoch": 17,
+        }
         records += planted(claim, effect, name)
         if claim.id == "13":
             # The twin without the mask has no bell.
@@ -182,17 +194,40 @@ def test_without_its_records_a_claim_says_what_is_missing_and_which_command_make
 
 def test_one_network_is_not_judged(tmp_path):
     (entry,) = ledger(read_runs([write_run(tmp_path / "run", BY_ID["2"], [1.0])]), [BY_ID["2"]])
-    assert (entry.verdict, entry.n_networks) == ("not judged", {FINISHED: 1})
+    assert (entry.verdict, entry.n_networks) == ("not judged", {"a decoder": 1})
+    assert "but only one of a stratum has them" in entry.why
+
+
+def test_a_stratum_of_one_is_left_out_beside_others(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.1])
+    run.write("alone", planted(BY_ID["2"], 9.0, "alone"))
+    run.describe("models", {"alone": {"kind": "decoder", "family": "another", "weights_sha256": "alone"}})
+    (entry,) = ledger(read_runs([run]), [BY_ID["2"]])
+    assert entry.n_networks == {"a decoder": 2}
 
 
 def test_a_network_that_is_in_two_runs_counts_once(tmp_path):
     claim = BY_ID["2"]
     runs = [write_run(tmp_path / "same", claim, [1.0, 1.2])]
     twice = create_run(tmp_path / "again", {})
-    twice.write("planted", [Record(**row) for row in runs[0].records.drop("run").iter_rows(named=True)])
+    rows = runs[0].records.drop("run").with_columns(pl.col("value") + 1)
+    twice.write("planted", [Record(**row) for row in rows.iter_rows(named=True)])
     twice.describe("models", runs[0].manifest["models"])
-    (entry,) = ledger(read_runs([*runs, twice]), [claim])
-    assert entry.n_networks == {"a decoder": 2}
+    for order in ([*runs, twice], [twice, *runs]):
+        (entry,) = ledger(read_runs(order), [claim])
+        assert entry.n_networks == {"a decoder": 2}
+        assert entry.effects["effect"].to_list() == pytest.approx([1.5, 1.7])
+
+
+def test_a_finished_model_with_and_without_its_head_counts_once(tmp_path):
+    runs = []
+    for place, weights in (("a", "with"), ("b", "without")):
+        runs.append(create_run(tmp_path / place, {}))
+        runs[-1].write("planted", planted(BY_ID["2"], 1.0, "gpt") + planted(BY_ID["2"], 1.0, f"other-{place}"))
+        facts = {"kind": "decoder", "weights_sha256": weights}
+        runs[-1].describe("models", {"gpt": facts, f"other-{place}": {**facts, "weights_sha256": place}})
+    (entry,) = ledger(read_runs(runs), [BY_ID["2"]])
+    assert entry.n_networks == {FINISHED: 3}
 
 
 def test_more_claims_make_intervals_wider(tmp_path):

@@ -12,8 +12,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.alignment.share import check_gradients, moment_shares, spectral_power
+from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.rows import gram, unit_scale
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.statistics.influence import held_by_top
 from tangentlens.statistics.jackknife import leave_one_out
 
 # Groups have no direction in common if their products are smaller than this part of their squares: rounding alone.
@@ -122,6 +124,22 @@ class GroupMoments:
             # The square of a moment X'X is X'(XX')X, which is cheaper if there are few rows.
             own += rows.T @ (rows @ rows.T @ rows) if 3 * len(rows) < len(part) else gram(part.float())
         return (self.total @ self.total - own) / self._whole(torch.ones_like(self.energy)[None])
+
+    def held_by_top(self, q: Subspace, order: float) -> float:
+        """Return the part of the share's numerator that the top 1% of tokens hold.
+
+        A token adds |Q'g|^2 to that of order 1 and (v_1 . g)^2 to the leading eigenvalue, at order inf. To that of
+        order 2 it adds (g'CQ)(Q'g), where C is the second moment of the other groups, as in the share itself.
+        """
+        if order == math.inf:
+            leader = leading_vectors(self.total, 1)
+            return held_by_top(torch.cat([(rows @ leader.to(rows)).square()[:, 0] for rows in self.rows]))
+        added = []
+        for rows, part in zip(self.rows, self.parts, strict=True):
+            inside = rows @ q.basis.to(rows)
+            other = inside if order == 1 else rows @ ((self.total - part) @ q.basis).to(rows)
+            added.append((inside * other).sum(dim=1))
+        return held_by_top(torch.cat(added))
 
     @cached_property
     def _products(self) -> Float[Tensor, "g g"]:

@@ -70,6 +70,7 @@ class TangentTest:
         p_values: The probability that a draw of a control takes at least the proxy's share. For `random` and `normal`
             the draws are subspaces in any direction, and for `permuted` the proxy itself with other axes.
         subspaces: The proxy and the fitted controls by name.
+        of: What the shares are of, in one word.
     """
 
     proxy: str
@@ -87,6 +88,7 @@ class TangentTest:
     chances: Mapping[Cell, Chance | Permuted] = field(default_factory=dict)
     p_values: Mapping[Cell, float] = field(default_factory=dict)
     subspaces: Mapping[str, Subspace] = field(default_factory=dict)
+    of: str = "gradient"
 
     def share(self, variant: str | None = None, order: float = 1.0, freq_bin: str = "all") -> Interval:
         """Return a share with its 95% interval: over test sequences, or for controls in closed form over their draws.
@@ -171,7 +173,8 @@ class TangentTest:
             )
         for order in dict.fromkeys(cell.order for cell in self.shares if cell.freq_bin == "all"):
             share = self.share(order=order)
-            lines.append(f"The proxy (rank {self.rank} of {self.dim}) takes {share} of the gradient's {ORDERS[order]}.")
+            what = f"the {self.of}'s {ORDERS[order]}"
+            lines.append(f"The proxy (rank {self.rank} of {self.dim}) takes {share} of {what}.")
             if self.held_by_top.get(order, 0.0) > DECIDES:
                 lines.append(f"  Warning: {TOP:.0%} of the tokens hold {self.held_by_top[order]:.0%} of this number.")
             for control in self.variants[1:]:
@@ -232,4 +235,5 @@ def average(tests: Iterable[TangentTest]) -> TangentTest:
         n_bins=tests[0].n_bins,
         effective_tokens={name: min(one.effective_tokens[name] for one in tests) for name in energy},
         effective_sequences={name: min(one.effective_sequences[name] for one in tests) for name in energy},
+        of=tests[0].of,
     )

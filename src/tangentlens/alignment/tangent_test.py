@@ -28,11 +28,13 @@ from tangentlens.proxies import CLOSED_FORM, DEFAULT, PROXIES, Fit, named_proxy
 from tangentlens.proxies.principal import Principal
 from tangentlens.statistics.bootstrap import bootstrap_means
 from tangentlens.statistics.groups import sequence_groups
-from tangentlens.statistics.influence import effective_number, held_by_top
+from tangentlens.statistics.influence import effective_number
 
 CONTROLS = (*CLOSED_FORM, *(name for name in PROXIES if name != DEFAULT))
 # The number of draws of a control that is drawn at random; its share is their mean.
 N_DRAWS = 8
+# The number of groups of sequences for the jackknife.
+N_GROUPS = 16
 # The direction of all ones is measured for the mean of `permuted`, but is no control itself.
 _ONES = "all ones"
 
@@ -48,7 +50,7 @@ def tangent_test(
     orders: Sequence[float] = tuple(ORDERS),
     bins: FrequencyBins | None = None,
     fit_on: Any = None,
-    n_groups: int = 16,
+    n_groups: int = N_GROUPS,
     seed: int = 0,
     proxy: str | Fit = DEFAULT,
 ) -> TangentTest:
@@ -99,7 +101,7 @@ def proxy_test(
     controls: Sequence[str] = CONTROLS,
     orders: Sequence[float] = tuple(ORDERS),
     bins: FrequencyBins | None = None,
-    n_groups: int = 16,
+    n_groups: int = N_GROUPS,
     seed: int = 0,
     proxy: str | Fit = DEFAULT,
 ) -> TangentTest:
@@ -127,7 +129,29 @@ def proxy_test(
     # There is nothing to learn from comparing the proxy with itself.
     controls = [control for control in controls if control != name]
     subspaces, drawn = _fitted(principal, name, fit, rank, controls, seed)
-    tested = _Tested(name, subspaces, drawn, controls, orders, seed)
+    return _tested(_Tested(name, subspaces, drawn, controls, orders, seed), rows, bins, n_groups)
+
+
+def subspace_test(
+    subspaces: Mapping[str, Subspace], rows: TokenRows, orders: Sequence[float] = tuple(ORDERS), seed: int = 0
+) -> TangentTest:
+    """Return the test, on the gradients of `rows`, of subspaces that are there already.
+
+    Args:
+        subspaces: The subspaces by name, all of the same rank; the first one is compared with the others, and with
+            `random`.
+        rows: The rows to test on.
+        orders: The orders of the shares.
+        seed: Seed of everything that is drawn.
+    """
+    first, *others = subspaces
+    tested = _Tested(first, dict(subspaces), {}, [*others, "random"], orders, seed)
+    # Without token ids there are no frequency bins.
+    return _tested(tested, TokenRows.of(rows.activations, rows.gradients, rows.sequences), None, N_GROUPS)
+
+
+def _tested(tested: _Tested, rows: TokenRows, bins: FrequencyBins | None, n_groups: int) -> TangentTest:
+    """Return the test on the gradients of `rows`, of all tokens and, with token ids, by frequency."""
     groups = sequence_groups(rows.sequences, n_groups)
     # Tokens without a gradient, such as those without a target at the last layer, are not observations.
     observed = rows.gradients.abs().amax(dim=1) > 0
@@ -189,10 +213,15 @@ def _fitted(
         if rival is not None and not rival.drawn:
             subspaces[name] = rival.fit(principal, rank, seed)
         elif rival is not None:
-            for number in range(N_DRAWS):
-                subspaces[f"{name} {number}"] = rival.fit(principal, rank, seed + number)
+            for number, draw in enumerate(draws_of(name, principal, rank, seed)):
+                subspaces[f"{name} {number}"] = draw
                 drawn[f"{name} {number}"] = name
     return subspaces, drawn
+
+
+def draws_of(name: str, principal: Principal, rank: int, seed: int) -> list[Subspace]:
+    """Return the draws of a control that is drawn at random, whose mean counts."""
+    return [PROXIES[name].fit(principal, rank, seed + number) for number in range(N_DRAWS)]
 
 
 def _token_shares(grads: Float[Tensor, "n d"], subspaces: Mapping[str, Subspace]) -> Float[Tensor, "n subspaces"]:
@@ -201,23 +230,6 @@ def _token_shares(grads: Float[Tensor, "n d"], subspaces: Mapping[str, Subspace]
     bases = torch.cat([q.basis for q in subspaces.values()], dim=1).to(grads)
     inside = (unit @ bases).square().split([q.rank for q in subspaces.values()], dim=1)
     return torch.stack([part.sum(dim=1) for part in inside], dim=1) / unit.square().sum(dim=1, keepdim=True)
-
-
-def _held(moments: GroupMoments, q: Subspace, order: float) -> float:
-    """Return the part of the share's numerator that the top 1% of tokens hold.
-
-    A token adds |Q'g|^2 to that of order 1 and (v_1 . g)^2 to the leading eigenvalue, at order inf. To that of order 2
-    it adds (g'CQ)(Q'g), where C is the second moment of the other groups, as in the share itself.
-    """
-    if order == math.inf:
-        leader = leading_vectors(moments.total, 1)
-        return held_by_top(torch.cat([(rows @ leader.to(rows)).square()[:, 0] for rows in moments.rows]))
-    added = []
-    for rows, part in zip(moments.rows, moments.parts, strict=True):
-        inside = rows @ q.basis.to(rows)
-        other = inside if order == 1 else rows @ ((moments.total - part) @ q.basis).to(rows)
-        added.append((inside * other).sum(dim=1))
-    return held_by_top(torch.cat(added))
 
 
 class _Tested:
@@ -290,7 +302,7 @@ class _Tested:
             self._add_chance(moments, order, freq_bin)
             self._add_draws(replicates[0, :, number], order, freq_bin)
             if freq_bin == "all":
-                self.held_by_top[order] = _held(moments, self.proxy, order)
+                self.held_by_top[order] = moments.held_by_top(self.proxy, order)
         self._add_tokens(_token_shares(grads, self.subspaces), sequences, freq_bin)
 
     def _add_counts(

@@ -1,10 +1,11 @@
-"""Activations from a forward pass without gradients, for the profile of a finished model."""
+"""Activations from a forward pass without gradients: of a finished model, or of a model on a probe."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -13,14 +14,15 @@ from torch import Tensor, nn
 from tangentlens.capture.sites import Site, check_carried, watch, wrong_calls
 from tangentlens.errors import InputError
 
+See = Callable[[Site, Float[Tensor, "n d"]], None]
 
-@torch.no_grad()
+
 def activations(
     model: nn.Module,
     sites: Sequence[Site],
     tokens: Int[Tensor, "batch length"],
     keep: Bool[Tensor, "batch length"],
-    see: Callable[[Site, Float[Tensor, "n d"]], None],
+    see: See,
 ) -> None:
     """Run a model and call `see` with the rows of each site, one site at a time.
 
@@ -31,6 +33,22 @@ def activations(
         keep: The positions whose rows are passed on.
         see: Called with the site and its rows `(n, d)`.
     """
+    run = partial(model, input_ids=tokens, attention_mask=torch.ones_like(tokens))
+    rows_of_call(run, sites, lambda site: (tokens, keep), see)
+
+
+@torch.no_grad()
+def rows_of_call(
+    run: Callable[[], Any], sites: Sequence[Site], batch: Callable[[Site], tuple[Tensor, Tensor]], see: See
+) -> None:
+    """Call `see` with the rows of each site in one forward pass, one site at a time.
+
+    Args:
+        run: Runs the model.
+        sites: The sites to capture.
+        batch: Returns the token ids that a site carries, and the positions whose rows are passed on.
+        see: Called with the site and its rows `(n, d)`.
+    """
 
     def look(site: Site, hidden: Tensor | None) -> None:
         call = seen[site.name]
@@ -38,12 +56,13 @@ def activations(
         if call >= site.calls:
             raise wrong_calls(site)
         if call == site.call:
+            tokens, keep = batch(site)
             see(site, check_carried(site, hidden, tokens).flatten(0, -2)[keep.flatten()])
 
     seen: Counter[str] = Counter()
     handles = [watch(site, partial(look, site)) for site in sites]
     try:
-        model(input_ids=tokens, attention_mask=torch.ones_like(tokens))
+        run()
     finally:
         for handle in handles:
             handle.remove()

@@ -114,7 +114,7 @@ def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
 
     # Otherwise a compiled block would compile its hooks as well.
     hook: Callable[..., None] = on_input if site.side == "input" else on_output
-    if _is_compiled(site.module):
+    if is_compiled(site.module):
         hook = torch.compiler.disable(hook)
     if site.side == "input":
         return site.module.register_forward_pre_hook(hook, with_kwargs=True)
@@ -124,7 +124,7 @@ def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
 def check_visible(model: nn.Module, sites: Sequence[Site]) -> None:
     """Raise if a site is inside a module that `torch.compile` has compiled, where hooks are silently ignored."""
     for path, outer in model.named_modules():
-        if _is_compiled(outer):
+        if is_compiled(outer):
             inside = set(outer.modules()) - {outer}
             hidden = next((site for site in sites if site.module in inside), None)
             if hidden is not None:
@@ -134,7 +134,7 @@ def check_visible(model: nn.Module, sites: Sequence[Site]) -> None:
                 )
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
     """Return whether `torch.compile` has wrapped the module, or its `compile` was called."""
     return hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
 

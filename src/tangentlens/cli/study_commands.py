@@ -15,12 +15,14 @@ from rich.padding import Padding
 from tangentlens.cli.commands import app, text_name, write
 from tangentlens.cli.console import print_table, progress_bars
 from tangentlens.cli.options import Device, Json, Quiet, TextFile
+from tangentlens.corpora.download import download
 from tangentlens.errors import check_name
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.run import runs_in
 from tangentlens.studies import STUDIES
-from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import ledger
+from tangentlens.studies.claims.page import write_page
+from tangentlens.studies.claims.phases import phases
 from tangentlens.studies.claims.section import as_table
 from tangentlens.studies.study import Inputs
 
@@ -51,24 +53,38 @@ def run_study(
     with progress_bars(quiet or as_json) as watch:
         runs = study.run(scale, inputs, watch)
     page = write(*runs, out=inputs.out / "report.html")
-    claims([run.path for run in runs], study=study.name, quiet=quiet, as_json=as_json)
+    claims([run.path for run in runs], quiet=quiet, as_json=as_json)
     if not quiet and not as_json:
         Console(highlight=False).print(f"\nRuns:   {inputs.out}\nReport: {page.path}", soft_wrap=True)
+
+
+@app.command(epilog="Example: tangentlens enwik8, then tangentlens study shape-of-learning --text data/enwik8.zip")
+def enwik8(
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("data/enwik8.zip"), quiet: Quiet = False
+) -> None:
+    """Download enwik8, 36 MB, from its public home, and verify its checksum."""
+    with progress_bars(quiet) as watch:
+        download(out, watch=watch)
+    if not quiet:
+        Console(highlight=False).print(f"enwik8: {out}", soft_wrap=True)
 
 
 @app.command(epilog="Example: tangentlens claims runs/learning-dynamics-small runs/finished-models-small")
 def claims(
     runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of studies.")],
-    study: Annotated[str, typer.Option(help="Only the claims of this study.")] = "",
+    page: Annotated[
+        Path | None,
+        typer.Option(help="A Markdown file to write the ledger into, between its two `ledger` marks if it has them."),
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Judge claims by the records of runs: effect over networks, interval, verdict, and what would decide."""
-    if study:
-        check_name("a study", study, STUDIES)
-    chosen = STUDIES[study].claims if study else tuple(claim.id for claim in CLAIMS)
     found = [run for path in runs for run in runs_in(path)]
-    entries = ledger(read_runs(found), [claim for claim in CLAIMS if claim.id in chosen])
+    records = read_runs(found)
+    entries = ledger(records)
+    if page is not None:
+        write_page(page, entries, phases(records))
     if as_json:
         told = {"runs": [str(run.path) for run in found], "claims": [entry.as_dict() for entry in entries]}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")

@@ -14,7 +14,7 @@ from typing import IO
 
 from tangentlens.corpora.symbols import N_IDS, encode, spell
 from tangentlens.corpora.text import no_text_file
-from tangentlens.corpora.tokens import TokenizedText
+from tangentlens.corpora.tokens import TokenizedText, in_sequences
 from tangentlens.corpora.wikitext import clean, pages
 from tangentlens.errors import InputError, check_whole
 
@@ -40,15 +40,7 @@ def tokenize_enwik8(path: Path, length: int, size: int | None = None) -> Tokeniz
         length: Symbols in a sequence; symbols at the end that do not fill one are left out.
         size: How many bytes of the raw text to use, as in `read_enwik8`.
     """
-    check_whole(1, length=length)
-    ids = encode(clean_enwik8(read_enwik8(path, size)))
-    n = len(ids) // length
-    if n < 1:
-        raise InputError(
-            f"the cleaned text must give at least {length} symbols, but gives {len(ids)}; raise `size` or use shorter "
-            "sequences"
-        )
-    return TokenizedText(ids[: n * length].reshape(n, length), N_IDS)
+    return in_sequences(encode(clean_enwik8(read_enwik8(path, size))), N_IDS, length)
 
 
 def clean_enwik8(raw: bytes) -> bytes:

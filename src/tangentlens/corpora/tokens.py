@@ -10,7 +10,7 @@ from jaxtyping import Int
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, check_whole
 
 # Special tokens; their ids are the first ones.
 SPECIALS = ("[PAD]", "[MASK]")
@@ -53,11 +53,22 @@ def tokenize(text: str, vocabulary: int, length: int) -> TokenizedText:
     (16, True)
     """
     tokenizer = train_tokenizer(text, vocabulary)
-    ids = torch.tensor(tokenizer.encode(text).ids)
+    return in_sequences(torch.tensor(tokenizer.encode(text).ids), tokenizer.get_vocab_size(), length)
+
+
+def in_sequences(ids: Int[Tensor, "n"], vocabulary: int, length: int) -> TokenizedText:
+    """Return token ids as sequences of one length; those at the end that do not fill one are left out.
+
+    Args:
+        ids: The token ids of a text.
+        vocabulary: Number of token types.
+        length: Tokens in a sequence.
+    """
+    check_whole(1, length=length)
     n = len(ids) // length
     if n < 1:
         raise InputError(f"the text must give at least {length} tokens, but gives {len(ids)}; use a longer text")
-    return TokenizedText(ids[: n * length].reshape(n, length), tokenizer.get_vocab_size())
+    return TokenizedText(ids[: n * length].reshape(n, length), vocabulary)
 
 
 def train_tokenizer(text: str, vocabulary: int) -> Tokenizer:

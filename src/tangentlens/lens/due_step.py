@@ -18,6 +18,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
 from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
 from tangentlens.lens.memory import Memory
+from tangentlens.lens.prediction import SitePrediction, mean_prediction_records, predict, prediction_records
 from tangentlens.lens.records import mean_records, site_records, window_records
 from tangentlens.proxies import named_proxy
 from tangentlens.runs.records import Record
@@ -36,6 +37,7 @@ class DueStep:
         memory: What was kept of the steps before.
         fitting: The proxy and how it is compared.
         device: Where ranks exchange numbers.
+        predict: Whether to test the subspaces of the due step before.
     """
 
     about: Record
@@ -45,6 +47,7 @@ class DueStep:
     memory: Memory
     fitting: Fitting
     device: torch.device
+    predict: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,9 +61,10 @@ class SiteData:
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What came of a due step: measures and records; for sites that could not be measured, the reason."""
+    """What came of a due step: measures, predictions, records; for sites that could not be measured, the reason."""
 
     measured: dict[str, SiteMeasures] = field(default_factory=dict)
+    predictions: dict[str, SitePrediction] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
 
@@ -81,6 +85,9 @@ def measure_due_step(step: DueStep) -> Outcome:
     if outcome.measured:
         sites = list(outcome.measured.values())
         outcome.records.extend(mean_records(replace(step.about, site=MEAN_SITE), sites))
+    if outcome.predictions:
+        predictions = list(outcome.predictions.values())
+        outcome.records.extend(mean_prediction_records(replace(step.about, site=MEAN_SITE), predictions))
     return outcome
 
 
@@ -113,6 +120,10 @@ def measure(step: DueStep, site: Site, data: SiteData, outcome: Outcome) -> None
             outcome.records.extend(window_records(replace(here, rows=rows), **moments, proxies=subspaces, proxy=name))
     outcome.measured[site.name] = measure_site(data.rows, data.fit_on, step.fitting)
     outcome.records.extend(site_records(here, outcome.measured[site.name]))
+    rank = outcome.measured[site.name].test.rank
+    if step.predict and rank is not None:
+        outcome.predictions[site.name] = predict(data.rows, subspaces, rank, step.fitting)
+        outcome.records.extend(prediction_records(here, outcome.predictions[site.name]))
 
 
 def _at(step: DueStep, site: Site) -> Record:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tangentlens.alignment.frequency import FrequencyBins
+from tangentlens.alignment.prediction import GRADIENTS_THEN
 from tangentlens.capture.batch import Objective, count_tokens, named_arguments, objective_of
 from tangentlens.capture.distributed import device_of, is_first, mean_of_all_ranks, of_all_ranks, world_size
 from tangentlens.capture.sites import check_visible, find_sites
@@ -27,6 +28,8 @@ from tangentlens.lens.alarms import Alarm, ring
 from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step
 from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
 from tangentlens.lens.memory import Memory
+from tangentlens.lens.probe import Probe
+from tangentlens.lens.records import write_step
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
 from tangentlens.lens.settings import check_settings, token_ids
 from tangentlens.lens.updates import update_records
@@ -68,9 +71,14 @@ class Lens:
         moments_every: Every so many steps, also add the moments of the activations and gradients of all tokens to a
             running sum, which is measured and written with the next due step.
         loss_scale: Returns the factor by which the loss is multiplied in mixed precision, as `scaler.get_scale` does.
+        predict: Whether to test the proxy of the last due step, and the leading directions of the gradients then, on
+            the gradients of each due step.
         log_sites: Sites whose own values are in `scalars`, in addition to the means over sites; named as in `sites`.
         updates: Matrices whose gradients and actual updates are compared with proxies of the activations on either
             side: `embed`, or modules with a weight, by path or glob.
+        probe: A fixed text: token ids (sequences, length), or a mapping of model inputs. Before each due step the model
+            is run on it, without gradients and in evaluation mode, and the movement of its activations since the last
+            due step is measured. Rows are kept on the CPU: tokens x width x sites x 4 bytes, twice while a step is due.
         alarms: What to warn of. A warning is raised when it begins; it is in `scalars` and in the records while it
             lasts.
         seed: Seed of the proxy's fit.
@@ -101,8 +109,10 @@ class Lens:
         max_tokens: int = 16_384,
         moments_every: int | None = None,
         loss_scale: Callable[[], float] | None = None,
+        predict: bool = False,
         log_sites: str | Sequence[str] = (),
         updates: str | Sequence[str] = (),
+        probe: Any = None,
         alarms: Sequence[Alarm] = (),
         seed: int = 0,
         step: int = 0,
@@ -126,9 +136,11 @@ class Lens:
         self.bins = None if counts is None else FrequencyBins.of(counts)
         self.exclude = token_ids(exclude)
         self.skip_first = int(skip_first)
+        self._probe = Probe(model, self.sites, probe, self.exclude, self.skip_first)
         self.massive = float(massive)
         self.max_tokens = int(max_tokens)
         self.moments_every = moments_every
+        self.predict = predict
         self.loss_scale = loss_scale
         self.log_sites = {site.name for site in find_sites(model, log_sites)} if log_sites else set()
         if not self.log_sites <= {site.name for site in self.sites}:
@@ -174,12 +186,14 @@ class Lens:
             "every": self.every,
             "seed": self.seed,
             **({"measures": list(self.measures)} if self.measures else {}),
+            **({"predict": True} if self.predict else {}),
             "objective": self.objective,
             "exclude": list(self.exclude),
             "skip_first": self.skip_first,
             "massive": self.massive,
             "max_tokens": self.max_tokens,
             "moments_every": self.moments_every,
+            "probe": self._probe.sha256,
             "updates": {matrix.name: matrix.place for matrix in self._updates.matrices},
             "bins": None if self.bins is None else hashlib.sha256(str(self.bins.bin_of.tolist()).encode()).hexdigest(),
         }
@@ -274,7 +288,7 @@ class Lens:
         if due:
             about = self._about()
             if is_first():
-                self._write([about.unmeasured(reason)], {})
+                write_step(self.run, about, [about.unmeasured(reason)], {})
         self._updates.forget()
         self.current += 1
         self._arm()
@@ -287,11 +301,13 @@ class Lens:
         state = self._memory.state_dict(self._watched, device_of(self.model))
         state |= {f"scalar/{name}": torch.tensor(value) for name, value in self.scalars.items()}
         state |= {f"highest/{alarm.scalar}": torch.tensor(alarm.highest, dtype=torch.float64) for alarm in self.alarms}
-        return state | self._stream.state_dict() | {"tokens_seen": torch.tensor(self.tokens_seen)}
+        state |= self._stream.state_dict() | self._probe.state_dict()
+        return state | {"tokens_seen": torch.tensor(self.tokens_seen)}
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from the `state_dict` of a lens at the same step."""
         self._memory.load_state_dict(state, device_of(self.model))
+        self._probe.load_state_dict(state)
         for key, value in state.items():
             kind, _, name = key.partition("/")
             if kind == "scalar":
@@ -306,7 +322,9 @@ class Lens:
             self._stream.load_state_dict(state)
 
     def _arm(self) -> None:
-        """Put on the hooks that the current step needs."""
+        """Run the model on the probe if the current step is due, and put on the hooks that the step needs."""
+        if self.due():
+            self._probe.look()
         room = -(-self.max_tokens // world_size())
         # A due step is measured; the proxy is fitted to the step before; the first step shows whether sites have
         # gradients at all.
@@ -343,9 +361,13 @@ class Lens:
         records = [] if loss is None else [replace(about, quantity=LOSS, metric=LOSS, value=loss)]
         fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
         fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive, measures=self.measures)
-        outcome = measure_due_step(DueStep(about, self.sites, capture, self._stream, self._memory, fitting, device))
+        outcome = measure_due_step(
+            DueStep(about, self.sites, capture, self._stream, self._memory, fitting, device, self.predict)
+        )
         records += outcome.records
         records += update_records(about, self._updates, capture, self._memory, fitting, device)
+        moved, unmoved = self._probe.measure(about, fitting, device)
+        records += moved
         self._remember(outcome, fit_next)
         if is_first():
             self._tell(outcome.measured)
@@ -354,8 +376,8 @@ class Lens:
                 for name, value in self.scalars.items()
                 if name.startswith(f"{ALARM}/")
             ]
-            self._write(records, outcome.measured)
-        return outcome.troubles
+            write_step(self.run, about, records, outcome.measured)
+        return outcome.troubles | unmoved
 
     def _remember(self, outcome: Outcome, fit_next: dict[str, Tensor]) -> None:
         """Keep what the next due step needs and forget the rest."""
@@ -364,6 +386,8 @@ class Lens:
         # A block that was dropped at random keeps the rows of an earlier step.
         self._memory.fit_on = self._memory.fit_on | fit_next if fit_next else {}
         self._memory.subspaces = {name: dict(site.test.subspaces) for name, site in outcome.measured.items()}
+        for name, site in outcome.predictions.items():
+            self._memory.subspaces[name][GRADIENTS_THEN] = site.leading
 
     def _tell(self, measured: Mapping[str, SiteMeasures]) -> None:
         """Set `scalars` to the numbers of this step, and warn of alarms that begin."""
@@ -373,15 +397,3 @@ class Lens:
         self.scalars = values | scalars_by_site(chosen) | lasting
         for message in messages:
             warnings.warn(f"step {self.current} of {self.name}: {message}", stacklevel=5)
-
-    def _write(self, records: list[Record], measured: Mapping[str, SiteMeasures]) -> None:
-        """Write the records of this step, and the bases of its subspaces."""
-        part = f"{self.name}-step-{self.current:08d}"
-        bases = {
-            f"{site}/{name}": subspace.basis.float().cpu()
-            for site, of_site in measured.items()
-            for name, subspace in of_site.test.subspaces.items()
-        }
-        if bases:
-            self.run.save_tensors(part, bases)
-        self.run.write(part, records)

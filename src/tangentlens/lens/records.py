@@ -19,8 +19,29 @@ from tangentlens.geometry.spectrum.anisotropy import anisotropy
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.measures import SiteMeasures
 from tangentlens.runs.records import Record
+from tangentlens.runs.run import Run
 from tangentlens.runs.vocabulary import ACTIVATION, GRADIENT, PROXY, UNCENTRED, WITHOUT_MASSIVE
 from tangentlens.statistics.jackknife import share_jackknife
+
+
+def write_step(run: Run, about: Record, records: Sequence[Record], measured: Mapping[str, SiteMeasures]) -> None:
+    """Write the records of a due step, and the bases of its subspaces.
+
+    Args:
+        run: The run.
+        about: What the records have in common.
+        records: The records.
+        measured: What was measured at each site.
+    """
+    part = f"{about.model}-step-{about.step:08d}"
+    bases = {
+        f"{site}/{name}": subspace.basis.float().cpu()
+        for site, of_site in measured.items()
+        for name, subspace in of_site.test.subspaces.items()
+    }
+    if bases:
+        run.save_tensors(part, bases)
+    run.write(part, records)
 
 
 def site_records(about: Record, site: SiteMeasures, token_name: Callable[[int], str] = str) -> Iterator[Record]:
@@ -85,9 +106,9 @@ def _replicates(site: SiteMeasures, key: str) -> Tensor | None:
     return estimate.replicates if isinstance(estimate, Estimate) else None
 
 
-def share_records(about: Record, test: TangentTest) -> Iterator[Record]:
-    """Yield the result of a tangent test as records like `about`."""
-    about = replace(about, quantity=GRADIENT, rank=test.rank)
+def share_records(about: Record, test: TangentTest, quantity: str = GRADIENT) -> Iterator[Record]:
+    """Yield the result of a tangent test as records like `about`; `quantity` is what the shares are of."""
+    about = replace(about, quantity=quantity, rank=test.rank)
 
     def detail(variant: str) -> str:
         return PROXY if variant == test.proxy else ""

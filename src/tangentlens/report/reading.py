@@ -17,6 +17,7 @@ from tangentlens.runs.vocabulary import (
     HELD_BY_TOP,
     MEAN_SITE,
     METRICS,
+    MOVEMENT,
     NULLS,
     PROXY,
     SD,
@@ -40,6 +41,7 @@ _FACTS = {
     "kind": pl.String,
     "family": pl.String,
     "trained_seed": pl.Int64,
+    "epoch": pl.Int64,
     "weights": pl.String,
 }
 
@@ -59,8 +61,8 @@ def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
     """Return the records of all runs, under their names, or under their paths where two have the same name.
 
     Columns say which network a record is of, and what the manifest says of it: `network`, `null` (empty for the network
-    itself), `kind`, `family` (networks that differ in their seed alone), `trained_seed`, `weights` (their hash) and
-    `last_step`, the last step of the network in the run.
+    itself), `kind`, `family` (networks that differ in their seed alone), `trained_seed`, `epoch` (its
+    number of steps), `weights` (their hash) and `last_step`, the last step of the network in the run.
     """
     names = [run.name for run in runs]
     clash = len(set(names)) < len(names)
@@ -82,6 +84,7 @@ def _with_facts(run: Run) -> pl.DataFrame:
             "kind": facts.get("kind", ""),
             "family": facts.get("family", ""),
             "trained_seed": facts.get("trained_seed"),
+            "epoch": facts.get("epoch"),
             "weights": facts.get("weights_sha256", ""),
         }
         for name, facts in run.manifest.get("models", {}).items()
@@ -126,7 +129,9 @@ def without_massive(records: pl.DataFrame) -> pl.DataFrame:
     without = pl.col("rows") == WITHOUT_MASSIVE
     # The site of a shape is where it stands out, which need not have massive rows.
     of_site = without & ~pl.col("metric").str.starts_with(SHAPE)
-    return records.filter(without | ~of_site.any().over("run", "model", "revision", "step", "site"))
+    # The probe has rows of its own, and its massive ones say nothing about those of the step.
+    key = ["run", "model", "revision", "step", "site", pl.col("quantity") == MOVEMENT]
+    return records.filter(without | ~of_site.any().over(key))
 
 
 def rows_text(rows: str) -> str:
@@ -139,9 +144,9 @@ def last_measured(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.filter(pl.col("step") == pl.col("step").max().over("run", "model"))
 
 
-def shares(records: pl.DataFrame, metric: str = "share") -> pl.DataFrame:
+def shares(records: pl.DataFrame, metric: str = "share", quantity: str = GRADIENT) -> pl.DataFrame:
     """Return shares of gradients, or ratios of such shares, of all tokens and of frequency bins."""
-    return records.filter(pl.col("quantity") == GRADIENT, pl.col("metric") == metric)
+    return records.filter(pl.col("quantity") == quantity, pl.col("metric") == metric)
 
 
 def mean_shares(records: pl.DataFrame, metric: str, order: float = 1.0) -> pl.DataFrame:

@@ -68,7 +68,7 @@ class Record:
         tokens_seen: How many tokens the model had been trained on.
         site: The site's name, or `mean` for the mean over sites.
         depth: The site's place between 0, before the first block, and 1, after the last.
-        quantity: What was measured: activation, gradient, parameter_gradient, update or loss.
+        quantity: What was measured: activation, gradient, parameter_gradient, update, movement or loss.
         metric: What the number is; a name in the vocabulary.
         variant: The subspace, or another variant of the metric.
         detail: A word or sentence that belongs to the number: a verdict, a shape, a reason.

@@ -16,7 +16,10 @@ from tangentlens.proxies import CLOSED_FORM, PROXIES
 
 # Quantities: what was measured.
 ACTIVATION, GRADIENT, LOSS = "activation", "gradient", "loss"
-PARAMETER_GRADIENT, UPDATE = "parameter_gradient", "update"
+PARAMETER_GRADIENT, UPDATE, MOVEMENT = "parameter_gradient", "update", "movement"
+
+# Gradients of a due step, in subspaces of the due step before it.
+LATER_GRADIENT = "later_gradient"
 
 # The site of records that are means over all sites.
 MEAN_SITE = "mean"
@@ -109,6 +112,13 @@ _OTHERS = (
     Metric("window_share", "share of all gradients since the last due step in the subspace fitted then (plug-in)"),
     Metric("window_anisotropy", "anisotropy of all rows since the last due step"),
     Metric("window_rms_norm", "root mean square length of all gradients since the last due step"),
+    Metric("distance", "length of the movement since the last due step / of the rows then", "sequences", log=True),
+    Metric("shift", "length of the mean movement / of the rows then", "sequences", log=True),
+    Metric("variance_share", "share of the variance at the last due step in a subspace", "sequences"),
+    Metric("growth", "variance now / at the last due step", "sequences", log=True),
+    Metric("growth_inside", "variance inside a subspace now / at the last due step", "sequences", log=True),
+    Metric("growth_outside", "variance outside a subspace now / at the last due step", "sequences", log=True),
+    Metric("growth_log_ratio", "ln(growth inside a subspace / growth outside)", "sequences"),
     Metric("rms_curvature", "root mean square curvature", "anchors"),
     Metric("visible_curvature", "visible curvature", "anchors"),
     Metric("visible_curvature_ratio", "visible curvature relative to types of equal weight", "anchors and types"),

@@ -10,16 +10,16 @@ from tangentlens.studies.study import Inputs, Part, Study
 from tangentlens.studies.tangent import TEST, TestPlan
 from tangentlens.studies.train import TRAIN, TrainPlan
 
-_SMALL = TrainPlan(seeds=3, held_out=0.1, measures=("manifold_entropy",), updates=("embed",), probe=False)
+_SMALL = TrainPlan(seeds=3, held_out=0.1, measures=("manifold_entropy",), updates=("embed",), predict=True, probe=True)
 _PLANS = {
-    "smoke": replace(_SMALL, seeds=2, vocabulary=512, length=32, layers=2, width=64, batch=16, steps=33, rank=8),
+    "smoke": replace(_SMALL, seeds=2, vocabulary=512, length=16, layers=2, width=32, batch=16, steps=17, rank=4),
     "small": _SMALL,
     "full": replace(
         _SMALL, seeds=5, vocabulary=16_384, length=512, layers=12, width=768, batch=64, steps=20_001, learning_rate=6e-4
     ),
 }
 # Tokens of held-out text whose gradients are looked at after training.
-_TOKENS = {"smoke": 2048, "small": 8192, "full": 32_768}
+_TOKENS = {"smoke": 1024, "small": 8192, "full": 32_768}
 
 
 def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
@@ -36,8 +36,8 @@ LEARNING_DYNAMICS = Study(
     name="learning-dynamics",
     about="Trains encoders and decoders with the lens on, then tests and audits each: do gradients follow the proxy?",
     claims=(
-        *("1", "2", "3a", "3b", "4a", "4b", "5a", "5b", "6", "9a", "9b", "10", "11"),
-        *("20", "21", "22", "23", "24"),
+        *("1", "2", "3a", "3b", "4a", "4b", "5a", "5b", "6", "9a", "9b", "10", "11", "18a", "18b"),
+        *("20", "21", "22", "23", "24", "27a", "27b", "27c", "28a", "28b"),
     ),
     costs={
         "smoke": "a minute on two cores",

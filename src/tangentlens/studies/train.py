@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from jaxtyping import Int
 from torch import Tensor, nn
 
 from tangentlens.capture.sites import find_sites
 from tangentlens.corpora.counts import TokenCounts
+from tangentlens.corpora.enwik8 import tokenize_enwik8
+from tangentlens.corpora.symbols import N_IDS, encode, spell
 from tangentlens.corpora.text import builtin_text, read_text
-from tangentlens.corpora.tokens import MASK, TokenizedText, tokenize
+from tangentlens.corpora.tokens import MASK, TokenizedText, in_sequences, tokenize
 from tangentlens.errors import InputError
 from tangentlens.lens.lens import Lens
 from tangentlens.lens.schedule import log_steps
@@ -21,7 +23,7 @@ from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.run import Run, create_run
 from tangentlens.studies.job import Job
 from tangentlens.training.loop import Checkpoint, Recipe, train
-from tangentlens.training.objectives import batch_for, draw
+from tangentlens.training.objectives import batch_for, draw, draw_in_epochs
 
 NAME = "train"
 # What the manifests of such runs say; the first trainings were those of the demo.
@@ -38,7 +40,10 @@ class TrainPlan:
         models: Which models to train: decoder, encoder, masked decoder.
         seeds: How many networks of each; their seeds are `seed`, `seed` + 1, and so on.
         text: A text file; the built-in text by default.
-        vocabulary: Token types of the tokenizer, which is trained on the text.
+        units: What tokens are: `bpe`, those of a tokenizer trained on the text; `symbols`, the bytes that enwik8 has;
+            or `enwik8`, the same for a file of enwik8, which is cleaned first.
+        size: How many bytes to use, of enwik8 before it is cleaned, or of symbols; None for all.
+        vocabulary: Token types of the tokenizer.
         length: Tokens in a sequence.
         layers: Blocks of each model.
         width: Width of each model.
@@ -46,11 +51,13 @@ class TrainPlan:
         steps: Training steps of each model.
         learning_rate: Peak learning rate.
         mask_rate: Share of tokens that a masked model has to predict.
+        in_epochs: Whether each sequence is seen once before any is seen again; otherwise each step draws from all.
         held_out: Share of the text, at its end, that no network is trained on.
-        dense: Measure every step up to this one, in addition to logarithmically spaced ones.
+        dense: Measure so many steps at the beginning, in addition to logarithmically spaced ones.
         sites: What to look at.
         measures: Further measures of activations.
         updates: Matrices whose updates are compared with proxies.
+        predict: Whether to test the subspaces of each due step on the gradients of the next.
         probe: Whether to measure how representations of held-out text move.
         rank: Rank of the proxy and of its controls.
         seed: Seed of the first network's weights, of its batches and of everything that is drawn.
@@ -60,6 +67,8 @@ class TrainPlan:
     models: tuple[SmallModel, ...] = ("decoder", "encoder")
     seeds: int = 1
     text: str | None = None
+    units: Literal["bpe", "symbols", "enwik8"] = "bpe"
+    size: int | None = None
     vocabulary: int = 2048
     length: int = 64
     layers: int = 6
@@ -68,11 +77,13 @@ class TrainPlan:
     steps: int = 257
     learning_rate: float = 1.5e-3
     mask_rate: float = 0.3
+    in_epochs: bool = False
     held_out: float = 0.0
     dense: int = 0
     sites: str | tuple[str, ...] = "resid"
     measures: tuple[str, ...] = ()
     updates: tuple[str, ...] = ()
+    predict: bool = False
     probe: bool = False
     rank: int = 16
     seed: int = 0
@@ -99,17 +110,27 @@ class TrainPlan:
 
     def schedule(self) -> list[int]:
         """Return the steps at which to look: logarithmically spaced, the last one included, and the dense ones."""
-        return sorted({*log_steps(self.steps - 1), *range(min(self.dense + 1, self.steps) if self.dense else 0)})
+        return sorted({*log_steps(self.steps - 1), *range(min(self.dense, self.steps))})
 
     def tokens(self) -> TokenizedText:
         """Return the whole text, as tokens."""
+        if self.units == "enwik8":
+            if self.text is None:
+                raise InputError("enwik8 must be given as a file, but none came; `tangentlens enwik8` downloads it")
+            return tokenize_enwik8(Path(self.text), self.length, self.size)
         text = builtin_text() if self.text is None else read_text(Path(self.text))
+        if self.units == "symbols":
+            return in_sequences(encode(spell(text)[: self.size]), N_IDS, self.length)
         return tokenize(text, self.vocabulary, self.length)
 
     def split(self, tokens: TokenizedText) -> tuple[Int[Tensor, "n length"], Int[Tensor, "m length"]]:
         """Return the sequences to train on and those that are held out."""
         kept = len(tokens.sequences) - int(self.held_out * len(tokens.sequences))
         return tokens.sequences[:kept], tokens.sequences[kept:]
+
+    def epoch(self) -> int:
+        """Return the number of steps in which every sequence to train on is seen once."""
+        return len(self.split(self.tokens())[0]) // self.batch
 
     def networks(self) -> list[Network]:
         """Return the networks to train, one kind after the other."""
@@ -118,6 +139,11 @@ class TrainPlan:
             for model in self.models
             for seed in range(self.seed, self.seed + self.seeds)
         ]
+
+    def family(self, network: Network, tokens: TokenizedText) -> str:
+        """Return what a network has in common with those that differ from it in their seed alone."""
+        text = f"{tokens.vocabulary} types of {self.units}"
+        return f"{network.model}, {self.layers} blocks of width {self.width}, {self.steps} steps on {text}"
 
     def untrained(self, network: Network, vocabulary: int) -> nn.Module:
         """Return a network before its training."""
@@ -178,14 +204,16 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
     checkpoint = network.checkpoint(run)
     step, tokens_seen = checkpoint.position()
     watch(Progress(network.name, step, plan.steps))
-    if step >= plan.steps:
+    known = run.manifest.get("models", {}).get(network.name, {})
+    if step >= plan.steps and "weights_sha256" in known:
         return
     model = plan.untrained(network, tokens.vocabulary)
-    sequences, _ = plan.split(tokens)
+    sequences, held_out = plan.split(tokens)
     facts = {
         "kind": network.model,
-        "family": f"{network.model}, {plan.layers} blocks of width {plan.width}",
+        "family": plan.family(network, tokens),
         "trained_seed": network.seed,
+        "epoch": len(sequences) // plan.batch,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "initial_weights_sha256": weight_hash(model),
     }
@@ -200,13 +228,16 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         counts=tokens.counts,
         measures=plan.measures,
         updates=plan.updates,
+        predict=plan.predict,
+        probe=held_out[:PROBE] if plan.probe else None,
         seed=network.seed,
         step=step,
         tokens_seen=tokens_seen,
     )
 
     def batch(number: int) -> dict[str, Tensor]:
-        chosen, generator = draw(sequences, plan.batch, network.seed, number)
+        choose = draw_in_epochs if plan.in_epochs else draw
+        chosen, generator = choose(sequences, plan.batch, network.seed, number)
         made = batch_for(network.kind, chosen, MASK, plan.mask_rate, generator)
         return {name: tensor.to(plan.device) for name, tensor in made.items()}
 

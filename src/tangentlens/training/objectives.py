@@ -26,6 +26,25 @@ def draw(
     return sequences[torch.randperm(len(sequences), generator=generator)[:size]], generator
 
 
+def draw_in_epochs(
+    sequences: Int[Tensor, "n length"], size: int, seed: int, step: int
+) -> tuple[Int[Tensor, "size length"], torch.Generator]:
+    """Return the sequences of a step as `draw` does, but each sequence once before any comes again.
+
+    An epoch has n / size steps, rounded down; a few sequences, others in each epoch, are left out of it.
+
+    Args:
+        sequences: The sequences to draw from, `(n, length)`.
+        size: The number of sequences in a batch.
+        seed: The seed of the training.
+        step: The number of the step.
+    """
+    epoch, place = divmod(step, len(sequences) // size)
+    order = torch.randperm(len(sequences), generator=torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63))
+    generator = torch.Generator().manual_seed((seed * 1_000_003 + step) % 2**63)
+    return sequences[order[place * size : (place + 1) * size]], generator
+
+
 def causal_batch(sequences: Int[Tensor, "n length"]) -> dict[str, Tensor]:
     """Return a batch in which each next token is to be predicted."""
     return {"input_ids": sequences, "labels": sequences}

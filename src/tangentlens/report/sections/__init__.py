@@ -4,7 +4,8 @@ from tangentlens.report.sections.active import ACTIVE
 from tangentlens.report.sections.frequency import FREQUENCY
 from tangentlens.report.sections.geometry import GEOMETRY
 from tangentlens.report.sections.massive import MASSIVE
+from tangentlens.report.sections.movement import MOVED
 from tangentlens.report.sections.shares import SHARES
 from tangentlens.report.sections.training import TRAINING
 
-SECTIONS = (SHARES, ACTIVE, FREQUENCY, GEOMETRY, MASSIVE, TRAINING)
+SECTIONS = (SHARES, ACTIVE, FREQUENCY, MOVED, GEOMETRY, MASSIVE, TRAINING)

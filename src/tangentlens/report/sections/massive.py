@@ -10,7 +10,15 @@ import polars as pl
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import bars, grid, labelled, styled
 from tangentlens.report.reading import ESTIMATE, IS_PROXY, KEY, interval_text, last_measured, text_of, without_massive
-from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, ALL_TOKENS, HELD_BY_TOP, MEAN_SITE, WITHOUT_MASSIVE
+from tangentlens.runs.vocabulary import (
+    ACTIVATION,
+    ALL_ROWS,
+    ALL_TOKENS,
+    GRADIENT,
+    HELD_BY_TOP,
+    MEAN_SITE,
+    WITHOUT_MASSIVE,
+)
 from tangentlens.statistics.evidence import BATCHES
 
 _LINES = {ALL_ROWS: ("all rows", "#D55E00", "solid"), WITHOUT_MASSIVE: ("without massive rows", "#0072B2", "dash")}
@@ -40,7 +48,8 @@ def with_and_without(records: pl.DataFrame) -> Figure | None:
 def _headline(records: pl.DataFrame) -> pl.DataFrame:
     """Return the anisotropy of activations and the energy share of the proxy, of all tokens."""
     of_activations = (pl.col("metric") == "anisotropy") & (pl.col("quantity") == ACTIVATION)
-    of_proxy = (pl.col("metric") == "share") & IS_PROXY & (pl.col("order") == 1) & (pl.col("freq_bin") == ALL_TOKENS)
+    of_gradients = (pl.col("metric") == "share") & (pl.col("quantity") == GRADIENT)
+    of_proxy = of_gradients & IS_PROXY & (pl.col("order") == 1) & (pl.col("freq_bin") == ALL_TOKENS)
     return records.filter(of_activations | of_proxy)
 
 

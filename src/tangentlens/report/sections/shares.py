@@ -22,7 +22,7 @@ from tangentlens.report.reading import (
     shares,
     text_of,
 )
-from tangentlens.runs.vocabulary import ALL_TOKENS, MEAN_SITE, PROXY, SHARE_LABELS, VARIANTS
+from tangentlens.runs.vocabulary import ALL_TOKENS, GRADIENT, MEAN_SITE, PROXY, SHARE_LABELS, VARIANTS
 from tangentlens.statistics.corrections import benjamini_hochberg
 from tangentlens.statistics.emergence import emergence
 from tangentlens.statistics.words import EQUIVALENT, compare
@@ -32,16 +32,20 @@ OVER_SEQUENCES = (
 )
 # The proxy, then its controls as the vocabulary lists them.
 _LINE = pl.when(IS_PROXY).then(pl.lit(PROXY)).otherwise("variant")
-_LINES = pl.Enum([PROXY, *VARIANTS])
+LINES = pl.Enum([PROXY, *VARIANTS])
 # Where a control stands in that order; a proxy of one's own is not among them.
-_PLACE = pl.col("variant").replace_strict({name: place for place, name in enumerate(VARIANTS)}, default=-1)
+PLACE = pl.col("variant").replace_strict({name: place for place, name in enumerate(VARIANTS)}, default=-1)
 
 
-def lines_of(records: pl.DataFrame) -> pl.DataFrame:
-    """Return all shares with the line each belongs to, the proxy first."""
-    rows = shares(labelled(records)).with_columns(line=_LINE)
-    rows = rows.filter(pl.col("line").is_in([PROXY, *VARIANTS]), pl.col("order").is_in(list(SHARE_LABELS)))
-    return rows.sort(pl.col("line").cast(_LINES), "order", "step", maintain_order=True)
+def with_lines(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the records of subspaces that are drawn, with the line each belongs to."""
+    return rows.with_columns(line=_LINE).filter(pl.col("line").is_in([PROXY, *VARIANTS]))
+
+
+def lines_of(records: pl.DataFrame, quantity: str = GRADIENT) -> pl.DataFrame:
+    """Return all shares of gradients, or of another quantity, with the line each belongs to, the proxy first."""
+    rows = with_lines(shares(labelled(records), quantity=quantity)).filter(pl.col("order").is_in(list(SHARE_LABELS)))
+    return rows.sort(pl.col("line").cast(LINES), "order", "step", maintain_order=True)
 
 
 def share_over_training(records: pl.DataFrame) -> Figure | None:
@@ -108,7 +112,7 @@ def share_table(records: pl.DataFrame) -> Iterator[Table]:
     ratio = shares(rows, "log_ratio").select(*key, ratio=text_of(ESTIMATE, ratio_text))
     frame = (
         share.join(ratio, on=key, how="left")
-        .sort("run", "model", "order", ~IS_PROXY, _PLACE)
+        .sort("run", "model", "order", ~IS_PROXY, PLACE)
         .select(
             "run",
             "model",
@@ -155,7 +159,7 @@ def size(rows: pl.DataFrame) -> Iterator[str]:
         for proxy in last.filter(IS_PROXY).iter_rows(named=True):
             rank = "" if proxy["rank"] is None else f"rank-{proxy['rank']} "
             chance = "".join(f" (chance {value:.3g})" for value in last.filter(variant="random")["value"])
-            controls = ratios.sort(_PLACE)
+            controls = ratios.sort(PLACE)
             told = "; ".join(compare(row["variant"], as_interval(row)) for row in controls.iter_rows(named=True))
             when = "The" if rows["step"].max() == 0 else f"At step {proxy['step']} the"
             yield (

@@ -36,12 +36,12 @@ def loss(rows: pl.DataFrame) -> Iterator[str]:
 
 def unmeasured(rows: pl.DataFrame) -> Iterator[str]:
     """Say what could not be measured, and why."""
-    what = "This model" if (rows["metric"] == "unmeasured").all() else "Some sites"
     reasons = rows.filter(pl.col("metric") == "unmeasured").sort("step")
     for (which,), missing in reasons.group_by(["rows"], maintain_order=True):
         steps = ", ".join(str(step) for step in missing["step"].unique().sort())
         # A finished model has no steps but 0.
         when = "" if steps == "0" else f" at steps {steps}"
+        what = "This model" if (missing["site"] == "").all() else "Some sites"
         without = "" if which == ALL_ROWS else " without massive rows"
         yield f"{what} could not be measured{without}{when}. First reason: {missing['detail'][0]}."
 

@@ -6,8 +6,18 @@ A new claim is an entry in `CLAIMS`; if none of the numbers in `estimands.py` fi
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
-from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, AUDIT, UPDATE, WITHOUT_MASSIVE, derived
+from tangentlens.runs.vocabulary import (
+    ACTIVATION,
+    ALL_ROWS,
+    AUDIT,
+    LATER_GRADIENT,
+    MOVEMENT,
+    UPDATE,
+    WITHOUT_MASSIVE,
+    derived,
+)
 from tangentlens.studies.claims.claim import ANISOTROPY_MARGIN, CORRELATION_MARGIN, Claim, Needs
 from tangentlens.studies.claims.estimands import (
     EARLY,
@@ -19,6 +29,7 @@ from tangentlens.studies.claims.estimands import (
     emergence_of,
     last,
     logarithm,
+    over_steps,
     persistence_of,
     rank_correlation,
     relative_range,
@@ -40,6 +51,8 @@ _BINS = Needs("tangent tests in frequency bins", _TRAINING)
 _UPDATES = Needs("updates of the embedding", _TRAINING)
 _AUDITS = Needs("an audit", _TRAINING)
 _ACTIVE = Needs("a test of active concepts", _TRAINING)
+_MOVEMENTS = Needs("movement on a probe text in a training", _TRAINING)
+_LATER = Needs("predictions of later gradients in a training", _TRAINING)
 _PROFILES = Needs("anisotropy at all residual sites", _SHAPES)
 
 
@@ -47,12 +60,12 @@ def _of_updates(variant: str) -> Select:
     return Select("share", variant, quantity=UPDATE, order=1.0, site=None)
 
 
-def _of_kind(select: Select, kind: str) -> Select:
-    return Select(**{**vars(select), "kind": kind})
+def _moved(control: str) -> Select:
+    return Select("log_ratio", control, quantity=MOVEMENT, order=1.0)
 
 
-def _of_null(select: Select, null: str) -> Select:
-    return Select(**{**vars(select), "null": null})
+def _later(control: str) -> Select:
+    return Select("log_ratio", control, quantity=LATER_GRADIENT, order=1.0)
 
 
 def _audited(check: str) -> Select:
@@ -68,7 +81,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="In encoders, the proxy takes a larger share of the gradient's energy than the normal control.",
         source=DYNAMICS,
         effect="energy share of the proxy / of the normal control, mean over sites, last step",
-        of=last(_of_kind(_NORMAL, "encoder")),
+        of=last(replace(_NORMAL, kind="encoder")),
         needs=_TESTS,
     ),
     Claim(
@@ -76,7 +89,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="In decoders, the proxy takes a larger share of the gradient's energy than the normal control.",
         source=DYNAMICS,
         effect="energy share of the proxy / of the normal control, mean over sites, last step",
-        of=last(_of_kind(_NORMAL, "decoder")),
+        of=last(replace(_NORMAL, kind="decoder")),
         needs=_TESTS,
     ),
     Claim(
@@ -227,6 +240,16 @@ CLAIMS: tuple[Claim, ...] = (
         needs=Needs("the dimension of token types at three or more steps of two or more trainings", _SHAPES),
     ),
     Claim(
+        id="14c",
+        statement="The rise and the fall of the dimension happen inside the first epoch.",
+        source=SHAPE,
+        effect="the same within the first epoch, every step of which was measured, all tokens counted",
+        of=rise_and_fall(
+            Select("intrinsic_dimension", quantity=ACTIVATION, site=None, kind="decoder"), within_epoch=True
+        ),
+        needs=Needs("the dimension at every step of the first epoch of two or more trainings", _SHAPES),
+    ),
+    Claim(
         id="15",
         statement="Representations are more isotropic inside clusters than as a whole.",
         source=SHAPE,
@@ -236,6 +259,23 @@ CLAIMS: tuple[Claim, ...] = (
             logarithm(last(Select("local_anisotropy", quantity=ACTIVATION, site=None))),
         ),
         needs=Needs("anisotropy inside clusters", _SHAPES),
+    ),
+    Claim(
+        id="18a",
+        statement="A proxy of activations alone predicts where later gradients go.",
+        source=REFEREE,
+        effect="energy share of the proxy of the last due step / of random subspaces, mean over sites and due steps",
+        of=over_steps(_later("random")),
+        needs=_LATER,
+    ),
+    Claim(
+        id="18b",
+        statement="It reaches at least half of what the leading directions of the earlier gradients reach.",
+        source=OURS,
+        effect="energy share of the proxy of the last due step / of the leading directions of the gradients then",
+        of=over_steps(_later("gradients_then")),
+        needs=_LATER,
+        margin=math.log(0.5),
     ),
     Claim(
         id="20",
@@ -253,7 +293,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="Enrichment needs training: the untrained network has less.",
         source=REFEREE,
         effect="enrichment / that of the untrained network, mean over sites",
-        of=difference(last(_RANDOM), last(_of_null(_RANDOM, "untrained"))),
+        of=difference(last(_RANDOM), last(replace(_RANDOM, null="untrained"))),
         needs=Needs("tangent tests of the network and of its untrained twin (`--nulls`)", _TRAINING),
         known=_LOOKED,
     ),
@@ -262,7 +302,7 @@ CLAIMS: tuple[Claim, ...] = (
         statement="Enrichment needs the labels: with shuffled labels there is less.",
         source=REFEREE,
         effect="enrichment / that with shuffled labels, mean over sites",
-        of=difference(last(_RANDOM), last(_of_null(_RANDOM, "shuffled labels"))),
+        of=difference(last(_RANDOM), last(replace(_RANDOM, null="shuffled labels"))),
         needs=Needs("tangent tests of the network with true and with shuffled labels (`--nulls`)", _TRAINING),
         known=_LOOKED,
     ),
@@ -303,6 +343,51 @@ CLAIMS: tuple[Claim, ...] = (
         effect="enrichment without massive rows, mean over sites, in networks that have such rows",
         of=among_massive(last(_RANDOM)),
         needs=Needs("tangent tests of networks with massive rows", _FINISHED),
+        known=_LOOKED,
+    ),
+    Claim(
+        id="27a",
+        statement="Representations move along the proxy more than along random directions.",
+        source=OURS,
+        effect="movement share of the proxy / of random subspaces, mean over sites and due steps",
+        of=over_steps(_moved("random")),
+        needs=_MOVEMENTS,
+        known=_LOOKED,
+    ),
+    Claim(
+        id="27b",
+        statement="Representations move along the proxy more than along the top principal components.",
+        source=OURS,
+        effect="movement share of the proxy / of `pca`, mean over sites and due steps",
+        of=over_steps(_moved("pca")),
+        needs=_MOVEMENTS,
+        known=_LOOKED,
+    ),
+    Claim(
+        id="27c",
+        statement="Representations move along the proxy more than along random directions of the same covariance.",
+        source=OURS,
+        effect="movement share of the proxy / of `covariance`, mean over sites and due steps",
+        of=over_steps(_moved("covariance")),
+        needs=_MOVEMENTS,
+        known=_LOOKED,
+    ),
+    Claim(
+        id="28a",
+        statement="Early in training, variance inside the proxy grows faster than outside.",
+        source=DYNAMICS,
+        effect="growth of variance inside / outside between due steps, mean over sites and the first tenth",
+        of=over_steps(Select("growth_log_ratio", "proxy", quantity=MOVEMENT), early=True),
+        needs=_MOVEMENTS,
+        known=_LOOKED,
+    ),
+    Claim(
+        id="28b",
+        statement="Throughout training, variance inside the proxy grows faster than outside.",
+        source=DYNAMICS,
+        effect="growth of variance inside / outside between due steps, mean over sites and all after the first tenth",
+        of=over_steps(Select("growth_log_ratio", "proxy", quantity=MOVEMENT), early=False),
+        needs=_MOVEMENTS,
         known=_LOOKED,
     ),
 )

@@ -10,7 +10,7 @@ import polars as pl
 
 from tangentlens.report.reading import IS_PROXY, without_massive
 from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, ALL_TOKENS, GRADIENT, MEAN_SITE, WITHOUT_MASSIVE
-from tangentlens.statistics.emergence import emergence
+from tangentlens.statistics.emergence import Emergence, emergence
 from tangentlens.studies.claims.claim import Estimand
 
 # What tells networks apart.
@@ -106,7 +106,7 @@ def emergence_of(select: Select) -> Estimand:
     """Return when an effect emerges: log2 of the step (counted from 1) over the last step; 0 if it never does."""
 
     def one(rows: pl.DataFrame) -> float:
-        since = emergence(rows["step"].to_list(), rows["ci_low"].to_list()).step
+        since = _emergence(rows).step
         end = int(rows["last_step"][0]) + 1
         return 0.0 if since is None else math.log2((since + 1) / end)
 
@@ -117,7 +117,7 @@ def persistence_of(select: Select) -> Estimand:
     """Return at which part of the due steps an effect holds, from the first one at which it does."""
 
     def one(rows: pl.DataFrame) -> float:
-        found = emergence(rows["step"].to_list(), rows["ci_low"].to_list())
+        found = _emergence(rows)
         return found.held / found.later if found.later else 0.0
 
     return _of_each(select, one)
@@ -127,7 +127,7 @@ def rank_correlation(one: Select, other: Select) -> Estimand:
     """Return Spearman's correlation over the due steps of two numbers, each averaged over the selected sites."""
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
-        first, second = (_by_step(select.rows(records)) for select in (one, other))
+        first, second = (by_step(select.rows(records)) for select in (one, other))
         both = first.join(second, on=[*NETWORK, "step"], suffix="_other")
         correlation = pl.corr("value", "value_other", method="spearman")
         return (
@@ -172,19 +172,27 @@ def relative_range(kind: str) -> Estimand:
     return effect
 
 
-def rise_and_fall(select: Select) -> Estimand:
+def rise_and_fall(select: Select, within_epoch: bool = False) -> Estimand:
     """Return how far a number rises to a peak during training and falls again: the smaller of both, as a log-ratio.
 
-    The peak is the due step at which the mean of the other networks of the family is highest. A network's own highest
-    step would be above its first and last by noise alone.
+    The peak is the due step at which the mean of the other networks of the family in the run is highest. A network's
+    own highest step would be above its first and last by noise alone.
+
+    Args:
+        select: The number.
+        within_epoch: Whether to look at the first epoch only, in networks of which every step of it was measured.
     """
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
-        curves = _by_step(select.rows(records)).filter(pl.len().over(NETWORK) >= 3, pl.col("family") != "")
+        chosen = select.rows(records)
+        if within_epoch:
+            chosen = chosen.filter(pl.col("step") < pl.col("epoch"))
+            chosen = chosen.filter(pl.col("step").n_unique().over(NETWORK) == pl.col("epoch"))
+        curves = by_step(chosen).filter(pl.len().over(NETWORK) >= 3, pl.col("family") != "")
         rows = []
-        for _, of_family in curves.group_by(["family"], maintain_order=True):
+        for _, of_family in curves.group_by(["run", "family"], maintain_order=True):
             for (run, network), own in of_family.group_by(NETWORK, maintain_order=True):
-                others = of_family.filter((pl.col("run") != run) | (pl.col("network") != network))
+                others = of_family.filter(pl.col("network") != network)
                 if others.is_empty():
                     continue
                 mean = others.group_by("step").agg(pl.mean("value")).join(own.select("step"), on="step", how="semi")
@@ -209,6 +217,13 @@ def beside_twin(one: Estimand, kinds: tuple[str, str]) -> Estimand:
     return effect
 
 
+def by_step(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the mean over sites at each step, without massive rows."""
+    key = [*NETWORK, "family", "kind", "step"]
+    mean = without_massive(rows).group_by(key, maintain_order=True).agg(pl.mean("value"))
+    return mean.sort([*NETWORK, "step"])
+
+
 def among_massive(one: Estimand) -> Estimand:
     """Return the number of those networks that have massive rows at some site."""
 
@@ -220,11 +235,12 @@ def among_massive(one: Estimand) -> Estimand:
 
 
 def _profile(records: pl.DataFrame, kind: str | None, rows: str) -> pl.DataFrame:
-    """Return the anisotropy at all residual sites at the last step of each network."""
+    """Return the anisotropy over depth at the last step of each network that was measured from end to end."""
     select = Select("anisotropy", quantity=ACTIVATION, site=None, kind=kind)
     found = select.rows(records).filter(pl.col("site").str.starts_with("resid."))
     found = found.filter(pl.col("rows") == ALL_ROWS) if rows == ALL_ROWS else without_massive(found)
-    return _at_last_step(found)
+    whole = pl.col("depth").min().over(NETWORK).eq(0) & pl.col("depth").max().over(NETWORK).eq(1)
+    return _at_last_step(found).filter(whole, pl.len().over(NETWORK) >= 3)
 
 
 def _at_last_step(rows: pl.DataFrame) -> pl.DataFrame:
@@ -233,12 +249,6 @@ def _at_last_step(rows: pl.DataFrame) -> pl.DataFrame:
 
 def _per_network(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.group_by(NETWORK, maintain_order=True).agg(effect=pl.mean("value"))
-
-
-def _by_step(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return the mean over sites at each step, without massive rows."""
-    mean = without_massive(rows).group_by([*NETWORK, "family", "step"], maintain_order=True).agg(pl.mean("value"))
-    return mean.sort([*NETWORK, "step"])
 
 
 def _of_each(select: Select, one: Callable[[pl.DataFrame], float]) -> Estimand:
@@ -255,6 +265,11 @@ def _of_each(select: Select, one: Callable[[pl.DataFrame], float]) -> Estimand:
         )
 
     return effect
+
+
+def _emergence(rows: pl.DataFrame) -> Emergence:
+    """Return when an effect emerges; where there is no interval, it is not shown to hold."""
+    return emergence(rows["step"].to_list(), rows["ci_low"].fill_null(-math.inf).to_list())
 
 
 def _effects(rows: list[dict[str, object]]) -> pl.DataFrame:

@@ -85,9 +85,9 @@ class Entry:
     def why(self) -> str:
         """What would decide a claim that is not decided; empty for others."""
         if self.judgement is None:
-            n = self.effects.height
-            have = "no network has them" if not n else f"only {n} network{'s' * (n > 1)} in a stratum of its own"
-            return f"needs {self.claim.needs.records} of at least 2 networks, but {have}: {self.claim.needs.command}"
+            have = "only one of a stratum has them" if self.effects.height else "none has them"
+            needs = self.claim.needs
+            return f"needs {needs.records}, of at least 2 networks of a stratum, but {have}: {needs.command}"
         if self.judgement.verdict == "inconclusive":
             needed = self.judgement.needed
             return f"about {needed} networks in each stratum would decide" if needed else "more than 1,000 would decide"
@@ -116,16 +116,24 @@ def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entr
 
 
 def _stratified(effects: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
-    """Return the effects with the stratum of each network, each network once.
+    """Return the effects with the stratum of each network, each network once, with the mean over runs that have it.
 
-    Seeds of one family are a stratum. Models that others trained, and families of which there is one network, make up
-    the stratum of finished models.
+    Seeds of one family are a stratum, and models that others trained are one together. A stratum of one network says
+    nothing of the variation, and is left out if there are others.
     """
     known = effects.join(facts, on=NETWORK, maintain_order="left")
-    # One and the same network may be in several runs, which only its weights tell.
-    once = known.filter(pl.col("weights") != "").filter(pl.col("weights").is_first_distinct())
-    alone = (pl.col("family") == "") | (pl.len().over("family") == 1)
-    return once.select(*NETWORK, stratum=pl.when(alone).then(pl.lit(FINISHED)).otherwise("family"), effect="effect")
+    # One and the same network may be in several runs. Its weights tell; but a finished model may be with its head, or a
+    # head of its own, in one run and without it in another, and is known by its name.
+    identity = pl.when(pl.col("family") == "").then("network").otherwise("weights")
+    once = (
+        known.filter(pl.col("weights") != "")
+        .group_by(identity.alias("identity"), maintain_order=True)
+        .agg(pl.first(*NETWORK, "family"), pl.mean("effect"))
+    )
+    stratum = pl.when(pl.col("family") == "").then(pl.lit(FINISHED)).otherwise("family")
+    strata = once.select(*NETWORK, "effect", stratum=stratum)
+    several = strata.filter(pl.len().over("stratum") > 1)
+    return several if several.height else strata
 
 
 def _by_stratum(effects: pl.DataFrame) -> list[list[float]]:

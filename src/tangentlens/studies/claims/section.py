@@ -2,23 +2,86 @@
 
 from __future__ import annotations
 
+import html
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
+import plotly.graph_objects as go
 import polars as pl
 
-from tangentlens.report.contents import Section, Table
+from tangentlens.report.contents import Figure, Section, Table
+from tangentlens.report.drawing import styled
+from tangentlens.report.reading import interval_text, text_of
 from tangentlens.studies.claims.ledger import Entry, ledger
+from tangentlens.studies.claims.phases import phases
+
+# How verdicts are drawn: colour and marker.
+_VERDICTS = {
+    "supported": ("#0072B2", "circle"),
+    "refuted": ("#D55E00", "x"),
+    "inconclusive": ("#999999", "circle-open"),
+}
+# Intervals of a ratio are cut off here, or the widest would hide all others.
+_SHOWN = (0.2, 20.0)
+
+
+def judged(records: pl.DataFrame) -> list[Entry]:
+    """Return the claims that the records judge; none if records do not say whose they are."""
+    if "weights" not in records.columns:
+        return []
+    return [entry for entry in ledger(records) if entry.judgement is not None]
+
+
+def ledger_figure(records: pl.DataFrame) -> Figure | None:
+    """Draw the effects of all claims about ratios, with their intervals and margins."""
+    entries = [entry for entry in judged(records) if entry.claim.unit == "ratio"][::-1]
+    if not entries:
+        return None
+    plot = go.Figure()
+    names = [f"{html.escape(entry.claim.statement)} <b>{entry.claim.id}</b>" for entry in entries]
+    margins = [math.exp(entry.claim.margin) for entry in entries]
+    tick = {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": "#000000"}}
+    plot.add_trace(go.Scatter(x=margins, y=names, mode="markers", name="margin", marker=tick))
+    for verdict, (colour, symbol) in _VERDICTS.items():
+        chosen = [(name, entry) for name, entry in zip(names, entries, strict=True) if entry.verdict == verdict]
+        shown = [entry.shown(entry.judgement.effect) for _, entry in chosen if entry.judgement is not None]
+        ends = {
+            "array": [min(one.ci_high, _SHOWN[1]) - one.value for one in shown],
+            "arrayminus": [one.value - max(one.ci_low, _SHOWN[0]) for one in shown],
+        }
+        marker = {"color": colour, "symbol": symbol, "size": 9}
+        x, y = [one.value for one in shown], [name for name, _ in chosen]
+        trace = go.Scatter(x=x, y=y, error_x={"type": "data", **ends}, mode="markers", name=verdict, marker=marker)
+        plot.add_trace(trace)
+    ticks = {"tickvals": [0.2, 0.5, 1, 2, 5, 10, 20]}
+    plot.update_xaxes(type="log", title="ratio", range=[math.log10(end) for end in _SHOWN], **ticks)
+    plot.update_yaxes(automargin=True, categoryorder="array", categoryarray=names)
+    counts = Counter(entry.verdict for entry in entries)
+    title = "Claims about ratios: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
+    caption = (
+        "Points: means over networks. Bars: intervals over networks, corrected for the number of claims; cut off at "
+    )
+    caption += f"{_SHOWN[0]:g} and {_SHOWN[1]:g}. Ticks: what the effect must exceed for the claim to be supported."
+    return Figure(title, caption, styled(plot, 120 + 28 * len(entries)))
 
 
 def ledger_table(records: pl.DataFrame) -> Iterator[Table]:
-    """Tabulate every claim that the records judge, if they say whose they are."""
-    if "weights" not in records.columns:
-        return
-    judged = [entry for entry in ledger(records) if entry.judgement is not None]
-    if judged:
-        yield Table(
-            "Claims: effects over networks, with intervals corrected for the number of claims", as_table(judged)
-        )
+    """Tabulate every claim that the records judge."""
+    entries = judged(records)
+    if entries:
+        title = "Claims: effects over networks, with intervals corrected for the number of claims"
+        yield Table(title, as_table(entries))
+
+
+def phase_table(records: pl.DataFrame) -> Iterator[Table]:
+    """Tabulate when growth moves outside the proxy, and when anisotropy and dimension peak."""
+    found = phases(records) if "weights" in records.columns else pl.DataFrame()
+    if found.height:
+        interval = pl.struct("value", "ci_low", "ci_high")
+        doublings = found.rename({"doublings": "value"}).with_columns(doublings=text_of(interval, interval_text))
+        title = "Turns of training: doublings are log2(step + 1), with 95% intervals over networks"
+        yield Table(title, doublings.select("kind", "turn", "networks", "step", "doublings"))
 
 
 def as_table(entries: Sequence[Entry]) -> pl.DataFrame:
@@ -38,4 +101,4 @@ def as_table(entries: Sequence[Entry]) -> pl.DataFrame:
     )
 
 
-LEDGER = Section(tables=(ledger_table,), rows=None)
+LEDGER = Section(figures=(ledger_figure,), tables=(ledger_table, phase_table), rows=None)

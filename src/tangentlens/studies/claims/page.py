@@ -1,0 +1,77 @@
+"""The ledger as a page of Markdown: a table of verdicts, then what each of them rests on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import polars as pl
+
+from tangentlens.runs.files import make_directory, write_whole
+from tangentlens.studies.claims.ledger import Entry
+
+# What is between these marks is written anew; the rest of a page stays.
+BEGIN, END = "<!-- ledger -->", "<!-- /ledger -->"
+
+
+def write_page(path: Path, entries: Sequence[Entry], turns: pl.DataFrame) -> None:
+    """Write the ledger into a file, between its marks if it has them.
+
+    Args:
+        path: The file.
+        entries: The ledger.
+        turns: When training turns, as `phases` returns it.
+    """
+    text = path.read_text(encoding="utf-8") if path.exists() else f"# Ledger of claims\n\n{BEGIN}\n{END}\n"
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    made = "\n".join(_lines(entries, turns))
+    make_directory(path.parent)
+    write_whole(path, f"{before}{begin or BEGIN}\n\n{made}\n\n{end or END}{after or chr(10)}".encode())
+
+
+def _lines(entries: Sequence[Entry], turns: pl.DataFrame) -> Iterator[str]:
+    counts = Counter(entry.verdict for entry in entries)
+    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
+    yield f"{len(entries)} claims: {told}."
+    yield ""
+    yield from _table(
+        ("", "claim", "effect", "claimed", "verdict"),
+        [(e.claim.id, e.claim.statement, e.effect, e.margin, f"**{e.verdict}**") for e in entries],
+    )
+    yield ""
+    yield "## What each verdict rests on"
+    for entry in entries:
+        yield ""
+        yield from _details(entry)
+    if turns.height:
+        yield ""
+        yield "## When training turns"
+        yield ""
+        rows = [
+            (kind, turn, n, step, f"{at:.2f} [{low:.2f}, {high:.2f}]")
+            for kind, turn, n, step, at, low, high in turns.iter_rows()
+        ]
+        yield from _table(("networks", "turn", "how many", "step", "doublings, log2(step + 1)"), rows)
+
+
+def _details(entry: Entry) -> Iterator[str]:
+    """Yield what a verdict rests on: the number, the networks, and the command that redoes it."""
+    claim = entry.claim
+    yield f"**{claim.id}. {claim.statement}** ({claim.source}; {claim.known}.)"
+    yield f"Effect: {claim.effect}. Claimed: {entry.margin}."
+    if entry.judgement is not None:
+        networks = ", ".join(f"{n} of {stratum}" for stratum, n in entry.n_networks.items())
+        level = f"{100 * entry.judgement.level:.3g}%"
+        yield f"Measured: {entry.effect}, a {level} interval over networks ({networks}); {entry.verdict}."
+    if entry.why:
+        yield f"{entry.why[0].upper()}{entry.why[1:]}."
+    yield f"Redo: `{claim.needs.command}`, then `tangentlens claims`."
+
+
+def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    yield f"| {' | '.join(names)} |"
+    yield f"|{'---|' * len(names)}"
+    for row in rows:
+        yield f"| {' | '.join(str(cell).replace('|', chr(92) + '|') for cell in row)} |"

@@ -1,0 +1,94 @@
+"""Whole studies at their smallest scale: runs, ledger, report; stopped and resumed; what is refused before training."""
+
+import polars as pl
+import pytest
+
+from tangentlens import InputError
+from tangentlens.report.page import write_report
+from tangentlens.report.reading import read_runs
+from tangentlens.runs.run import runs_in
+from tangentlens.studies import SECTIONS, STUDIES
+from tangentlens.studies.claims import CLAIMS
+from tangentlens.studies.claims.ledger import ledger
+from tangentlens.studies.study import Inputs
+from tiny import save_tiny
+
+
+class Interrupted(Exception):
+    pass
+
+
+def judged(study, runs):
+    chosen = [claim for claim in CLAIMS if claim.id in study.claims]
+    return {entry.claim.id: entry for entry in ledger(read_runs(runs), chosen)}
+
+
+@pytest.mark.parametrize("name", ["learning-dynamics", "shape-of-learning"])
+def test_a_study_of_trainings_judges_every_claim_it_names(name, tmp_path):
+    study, out = STUDIES[name], tmp_path / name
+    runs = study.run("smoke", Inputs(out))
+    assert [run.path for run in runs_in(out)] == sorted(run.path for run in runs)
+    entries = judged(study, runs)
+    assert set(entries) == set(study.claims)
+    assert {entry.verdict for entry in entries.values()} <= {"supported", "refuted", "inconclusive"}
+    # Before the first step there are no activations to fit the embedding's proxy on.
+    assert read_runs(runs).filter(pl.col("metric") == "unmeasured", pl.col("step") > 0).is_empty()
+    report = write_report(runs, tmp_path / "report.html", SECTIONS)
+    assert any(table.title.startswith("Claims") for table in report.tables)
+    # A finished study has nothing left to do.
+    told = []
+    again = study.run("smoke", Inputs(out), told.append)
+    assert read_runs(again).equals(read_runs(runs))
+    assert all(progress.done == progress.total or progress.done == 0 for progress in told)
+
+
+def test_finished_models_are_tested_beside_their_nulls(tmp_path):
+    kinds = {f"a-{kind}": kind for kind in ("decoder", "encoder")}
+    models = tuple(str(save_tiny(tmp_path / name, kind=kind)) for name, kind in kinds.items())
+    study = STUDIES["finished-models"]
+    runs = study.run("smoke", Inputs(tmp_path / "out", models=models))
+    assert {run.path.name for run in runs} == {f"{job}-{name}" for job in ("test", "audit") for name in kinds}
+    entries = judged(study, runs)
+    for name in ("3a", "9a", "10", "11", "21", "22", "23", "24"):
+        assert sum(entries[name].n_networks.values()) == 2, name
+    # There is one decoder, and there are no massive rows.
+    assert entries["2"].verdict == entries["25"].verdict == "not judged"
+
+
+def test_a_study_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
+    study = STUDIES["demo"]
+    whole = study.run("smoke", Inputs(tmp_path / "whole"))[0].records.drop("run")
+
+    def stop(progress):
+        if (progress.task, progress.done) == ("encoder", 5):
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        study.run("smoke", Inputs(tmp_path / "parts"), stop)
+    (resumed,) = study.run("smoke", Inputs(tmp_path / "parts"))
+    assert resumed.records.drop("run").equals(whole)
+    facts = resumed.manifest["models"]["decoder"]
+    assert facts["kind"] == "decoder"
+    assert facts["family"].startswith("decoder, 2 blocks of width 32, 9 steps on ")
+    assert len(facts["weights_sha256"]) == 64
+    with pytest.raises(InputError, match="holds a run with another configuration"):
+        study.run("small", Inputs(tmp_path / "parts"))
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "inputs", "says"),
+    [
+        ("demo", "smal", {}, "a scale must be one of smoke, small, but is 'smal'; did you mean small?"),
+        ("finished-models", "smoke", {}, "must be given models, but got none"),
+        ("shape-of-learning", "small", {}, "must be given enwik8, but got no text"),
+        ("shape-of-learning", "small", {"text": "not-enwik8"}, "must be enwik8, 100,000,000 bytes"),
+        ("learning-dynamics", "smoke", {"text": "short.txt"}, "must give at least"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_any_training(name, scale, inputs, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "not-enwik8").write_bytes(b"something else. " * 100_000)
+    (tmp_path / "short.txt").write_text("too short. " * 20)
+    with pytest.raises(InputError, match=says.replace("?", r"\?")):
+        STUDIES[name].run(scale, Inputs(tmp_path / "out", **inputs))
+    assert not (tmp_path / "out").exists()
