@@ -27,7 +27,7 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/mypy
 
 bench: $(READY)  ## measured ratios, printed
-	for file in lens sample semi_nmf tangent_test geometry curvature; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+	for file in lens sample semi_nmf tangent_test geometry curvature profile_cost; do $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 peers: .peers/.ready .peers-dadapy/.ready  ## environments for other tools, which benchmarks/geometry.py and benchmarks/semi_nmf.py compare with
 

@@ -20,6 +20,7 @@ WHOLE = (
     "report/test_page.py",
     "studies/test_audit.py",
     "studies/test_massive.py",
+    "studies/test_presets.py",
     "studies/test_profile.py",
     "studies/test_study.py",
     "studies/test_tangent.py",

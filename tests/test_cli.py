@@ -20,9 +20,11 @@ import torch
 from tangentlens import open_run
 from tangentlens.cli import app, main
 from tangentlens.studies import visibility
+from tangentlens.studies.profile.presets import PRESETS
 from tangentlens.studies.train import run_train
-from tiny import TINY, save_tiny
+from tiny import TINY, save_albert, save_tiny
 
+PAPER = PRESETS["shape-of-learning"]
 COMMAND = [sys.executable, "-c", "from tangentlens.cli import main; main()"]
 ENV = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
 
@@ -160,6 +162,39 @@ def test_a_hub_id_with_a_revision_is_loaded_from_the_hubs_own_cache(tmp_path, mo
     records = open_run(tmp_path / "run").records
     assert records.select("model", "revision").unique().rows() == [("acme/tiny@step5", "step5")]
     fails(1, "profile", "acme/tiny@step6", *options, "--out", tmp_path / "x", says="'acme/tiny@step6' is not")
+
+
+def test_a_preset_measures_what_can_be_had_and_names_the_rest(tmp_path, monkeypatch):
+    """Without a network, from the hub's own cache: ALBERT is there, BERT is not."""
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    albert, bert = (next(one for one in PAPER.models if one.name == f"{name} base") for name in ("ALBERT", "BERT"))
+    save_albert(tmp_path / "hub" / "models--albert--albert-base-v2" / "snapshots" / albert.revision)
+    options = ["--batches", 2, "--batch-tokens", 128, "--length", 16, "--out", tmp_path / "run"]
+    done = tangentlens("profile", "--preset", PAPER.name, "--up-to", 0.12, *options)
+    assert done.returncode == 0, done.stderr
+    assert "ALBERT base, site by site" in done.stdout
+    assert f"This model could not be measured. First reason: {bert.hub_id} cannot be loaded: " in done.stdout
+    assert "skipped: " in done.stderr
+    run = open_run(tmp_path / "run")
+    assert run.manifest["models"]["ALBERT base"]["commit"] == albert.revision
+    assert run.manifest["models"]["ALBERT base"]["loaded_from"] == albert.spec
+    unmeasured = run.records.filter(metric="unmeasured").select("model", "revision").rows()
+    assert unmeasured == [("BERT base", bert.revision)]
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "empty"))
+    fails(1, "profile", "--preset", PAPER.name, "--up-to", 0.12, *options[:-1], tmp_path / "x", says="none of 2 can")
+
+
+def test_presets_are_listed_with_sizes_revisions_and_times():
+    done = tangentlens("profile", "--preset", "list")
+    assert done.returncode == 0
+    line = next(line for line in done.stdout.splitlines() if "Llama-2 7B (gated)" in line)
+    assert re.search(r"01c7f73d77 .* 6,607 M .* 32 × 4096 .* GiB .* about .* about ", line)
+    assert "estimates by a rule from size" in done.stdout
+    told = json.loads(tangentlens("profile", "--preset", "list", "--json").stdout)
+    assert [preset["name"] for preset in told] == ["shape-of-learning"]
+    assert told[0]["models"][0]["expected_seconds_two_cores"] > 0
+    fails(2, "profile", says="name a model or a preset; --preset list shows the presets")
+    fails(1, "profile", "--preset", "shape", says="a preset must be one of shape-of-learning")
 
 
 def test_json_is_for_programs(run, tmp_path):

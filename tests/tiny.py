@@ -4,7 +4,7 @@ from functools import cache
 
 import torch
 from tokenizers import Tokenizer, processors
-from transformers import PreTrainedTokenizerFast
+from transformers import AlbertConfig, AlbertForMaskedLM, PreTrainedTokenizerFast
 
 from tangentlens.corpora.text import builtin_text
 from tangentlens.corpora.tokens import train_tokenizer
@@ -48,6 +48,26 @@ def save_tiny(folder, vocabulary=400, specials=False, kind="decoder", sink=None)
         with torch.no_grad():
             model.get_input_embeddings().weight[sink] *= 1000
     model.save_pretrained(folder)
+    return folder
+
+
+def save_albert(folder, vocabulary=400, layers=3):
+    """A tiny ALBERT, one layer of which runs `layers` times, and a tokenizer of its own in `folder`."""
+    tokenizer = Tokenizer.from_str(trained_tokenizer(vocabulary))
+    names = {"pad_token": "[PAD]", "mask_token": "[MASK]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **names).save_pretrained(folder)
+    config = AlbertConfig(
+        vocab_size=vocabulary,
+        embedding_size=16,
+        hidden_size=32,
+        num_hidden_layers=layers,
+        num_attention_heads=4,
+        intermediate_size=48,
+        max_position_embeddings=64,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        AlbertForMaskedLM(config).save_pretrained(folder)
     return folder
 
 

@@ -14,6 +14,8 @@ from tangentlens.capture.step import Capture
 from tangentlens.errors import InputError
 
 POST_NORM = ("bert", "roberta", "albert")
+# The families of the preset `shape-of-learning`; SmolLM2 and Llama-2 are Llamas.
+PRESET = ("bert", "roberta", "albert", "opt", "llama", "gpt2", "gptj", "falcon", "gpt_neox", "eurobert")
 
 
 def names(model):
@@ -48,6 +50,28 @@ def test_the_residual_stream_is_what_the_library_calls_hidden_states(name):
             assert mine.gradients.any()
     if "" in halves:
         assert list(rows) == [f"resid.{i}" for i in range(LAYERS + 1)]
+
+
+@pytest.mark.parametrize("name", PRESET)
+def test_a_forward_pass_without_head_gives_the_hidden_states_to_the_last_bit(name):
+    """As a profile takes them. Of models with a final norm, the last hidden state is its output: the site `final`."""
+    model, tokens = build(name).base_model, batch()["input_ids"]
+    with torch.no_grad():
+        hidden = model(
+            input_ids=tokens, attention_mask=torch.ones_like(tokens), output_hidden_states=True
+        ).hidden_states
+    residual = [f"resid.{i}" for i in range(LAYERS + 1)]
+    assert [site.name for site in find_sites(model, "resid")] == residual
+    seen = {}
+    sites = find_sites(model, ["resid", *(["final"] if name not in POST_NORM else [])])
+    activations(model, sites, tokens, torch.ones_like(tokens).bool(), lambda site, rows: seen.update({site.name: rows}))
+    if name == "opt":
+        # With a narrow embedding, OPT projects the stream back to its width after the final norm.
+        assert hidden[-1].shape[-1] < WIDTH
+    else:
+        assert torch.equal(seen["resid.3" if name in POST_NORM else "final"], hidden[-1].flatten(0, 1))
+    for site, theirs in zip(residual[:-1], hidden, strict=False):
+        assert torch.equal(seen[site], theirs.flatten(0, 1))
 
 
 @pytest.mark.parametrize("name", [name for name in HUGGING_FACE if name not in POST_NORM] + ["transformer"])

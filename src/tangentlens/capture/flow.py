@@ -24,7 +24,7 @@ from tangentlens.capture.batch import (
 )
 from tangentlens.capture.recomputed import RecomputedPasses, in_backward
 from tangentlens.capture.sample import TokenSample
-from tangentlens.capture.sites import Site, check_carried, check_visible, ran_twice, watch
+from tangentlens.capture.sites import Site, check_carried, check_visible, watch, wrong_calls
 from tangentlens.capture.stacks import find_stacks
 
 See = Callable[[Site, Batch, Tensor], None]
@@ -71,7 +71,7 @@ class Flow:
     _named: dict[str, Any] = field(default_factory=dict)
     _batches: dict[str, Batch] = field(default_factory=dict)
     _calls: Counter[str] = field(default_factory=Counter)
-    _too_often: set[str] = field(default_factory=set)
+    _miscounted: set[str] = field(default_factory=set)
     _n_sequences: int = 0
     _ran: set[str] = field(default_factory=set)
 
@@ -113,9 +113,9 @@ class Flow:
         return self._sample.holds(batch, _stack(site))
 
     def check_calls(self, site: Site) -> None:
-        """Raise if a site ran more often in a forward pass than expected, so that its tensors cannot be assigned."""
-        if site.name in self._too_often:
-            raise ran_twice(site)
+        """Raise if a site ran more or less often in a forward pass than expected: its tensors cannot be assigned."""
+        if site.name in self._miscounted:
+            raise wrong_calls(site)
 
     def _begin(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Read the batch of a forward pass that begins, unless the pass is without gradients."""
@@ -127,8 +127,11 @@ class Flow:
             batch = self._numbered(batch, "encoder")
             self._batches = dict.fromkeys(("", "encoder"), batch)
 
-    def _end(self, *_: Any) -> None:
-        """Forget the batch, as parts of the model may be used on their own after the pass."""
+    def _end(self, model: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        """Forget the batch, as parts of the model may be used on their own after the pass; see what ran too rarely."""
+        # A pass that raised an error has no output, and ended early.
+        if self._batches and output is not None:
+            self._miscounted |= {site.name for site in self.sites if 0 < self._calls[site.name] < site.calls}
         self._batches.clear()
 
     def _begin_decoder(self, module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -155,7 +158,7 @@ class Flow:
         call = self._calls[site.name]
         self._calls[site.name] += 1
         if call >= site.calls:
-            self._too_often.add(site.name)
+            self._miscounted.add(site.name)
         elif call == site.call and torch.is_grad_enabled():
             self._show(site, hidden, batch)
         elif call == site.call and hidden is not None:

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tangentlens.capture.sites import Site, check_carried, ran_twice, watch
+from tangentlens.capture.sites import Site, check_carried, watch, wrong_calls
 from tangentlens.errors import InputError
 
 See = Callable[[Site, Float[Tensor, "n d"]], None]
@@ -54,7 +54,7 @@ def rows_of_call(
         call = seen[site.name]
         seen[site.name] += 1
         if call >= site.calls:
-            raise ran_twice(site)
+            raise wrong_calls(site)
         if call == site.call:
             tokens, keep = batch(site)
             see(site, check_carried(site, hidden, tokens).flatten(0, -2)[keep.flatten()])
@@ -69,3 +69,6 @@ def rows_of_call(
     missed = [site.name for site in sites if not seen[site.name]]
     if missed:
         raise InputError(f"every site must be part of the forward pass, but {', '.join(missed)} is not; choose others")
+    for site in sites:
+        if seen[site.name] < site.calls:
+            raise wrong_calls(site)

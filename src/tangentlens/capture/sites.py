@@ -163,11 +163,12 @@ def _is_sequence_first(module: nn.Module) -> bool:
     return not all(getattr(part, "batch_first", True) for part in (module, getattr(module, "self_attn", module)))
 
 
-def ran_twice(site: Site) -> InputError:
-    """Return the error for a site that runs more often in a forward pass than expected."""
+def wrong_calls(site: Site) -> InputError:
+    """Return the error for a site that runs more often or less often in a forward pass than expected."""
     often = "once" if site.calls == 1 else f"{site.calls} times"
     return InputError(
-        f"{site} must run {often} in a forward pass, but runs more often (shared layers?); choose other sites"
+        f"{site} must run {often} in a forward pass, but runs more or less often, so that its layers cannot be told "
+        "apart (is its module shared between layers?); choose other sites"
     )
 
 

@@ -149,15 +149,18 @@ def _block_list(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
 
 
 def _blocks(modules: nn.ModuleList | nn.Sequential, config: Any) -> list[Block]:
-    """Return a block for each module or, if ALBERT's configuration says that layers share modules, for each layer."""
+    """Return the blocks in the order in which they run; a module that runs several times is as many blocks."""
+    order = _order(modules, config)
+    return [Block(module, order[:place].count(module), order.count(module)) for place, module in enumerate(order)]
+
+
+def _order(modules: nn.ModuleList | nn.Sequential, config: Any) -> list[nn.Module]:
+    """Return the modules in the order in which they run, as often as they do; ALBERT's configuration tells its own."""
     groups, layers = getattr(config, "num_hidden_groups", None), getattr(config, "num_hidden_layers", None)
     if groups != len(modules) or layers is None:
-        return [Block(module) for module in modules]
-    group_of = [layer * groups // layers for layer in range(layers)]
-    return [
-        Block(modules[group], group_of[:layer].count(group), group_of.count(group))
-        for layer, group in enumerate(group_of)
-    ]
+        return list(modules)
+    # With another rounding, some numbers of layers and groups would give other groups than transformers runs.
+    return [modules[int(layer / (layers / groups))] for layer in range(layers)]
 
 
 def _final_norm(model: nn.Module, blocks: nn.Module) -> nn.Module | None:

@@ -31,7 +31,7 @@ class Matrix:
         site: The output of the module whose weight it is.
         is_embedding: Whether it is an embedding.
         is_transposed: Whether the module keeps it as (inputs, outputs).
-        tied: Whether the model uses the same weight elsewhere too, so that its gradient is a sum.
+        tied: Whether the model uses the same weight elsewhere or several times, so that its gradient is a sum.
     """
 
     name: str
@@ -47,8 +47,9 @@ class Matrix:
 
     @property
     def place(self) -> str:
-        """Return a description of the matrix: the class of its module, and whether it is tied."""
-        return type(self.module).__name__ + (", tied to another" if self.tied else "")
+        """Return a description of the matrix: the class of its module, and whether its gradient is a sum."""
+        several = f", run {self.site.calls} times" if self.site.calls > 1 else ", tied to another"
+        return type(self.module).__name__ + (several if self.tied else "")
 
     @property
     def weight(self) -> nn.Parameter:
@@ -100,7 +101,7 @@ def find_matrices(model: nn.Module, wanted: str | Sequence[str]) -> list[Matrix]
             )
         # Hugging Face's GPT-2 keeps its matrices the other way round.
         flipped = type(site.module).__name__ == "Conv1D"
-        tied = sum(parameter is weight for parameter in everywhere) > 1
+        tied = sum(parameter is weight for parameter in everywhere) > 1 or site.calls > 1
         is_embedding = isinstance(site.module, nn.Embedding)
         if is_embedding and of_tokens and not any(site.module is module for module in of_tokens):
             raise InputError(

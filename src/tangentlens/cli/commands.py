@@ -33,6 +33,7 @@ from tangentlens.cli.options import (
     TextFile,
     TrustRemoteCode,
 )
+from tangentlens.cli.presets import LIST, list_presets
 from tangentlens.geometry.massive import THRESHOLD
 from tangentlens.proxies import DEFAULT, PROXIES
 from tangentlens.report.page import Report, write_report
@@ -40,6 +41,7 @@ from tangentlens.runs.run import Run, runs_in
 from tangentlens.studies import JOBS, SECTIONS
 from tangentlens.studies.audit import AuditPlan
 from tangentlens.studies.profile import Profile
+from tangentlens.studies.profile.presets import PRESETS
 from tangentlens.studies.tangent import TestPlan
 from tangentlens.studies.train import TrainPlan
 from tangentlens.studies.visibility.plan import VisibilityPlan
@@ -98,7 +100,15 @@ def demo(
 
 @app.command(epilog="Example: tangentlens profile EleutherAI/pythia-70m@step1000 google-bert/bert-base-uncased")
 def profile(
-    models: Annotated[list[str], typer.Argument(help="Directories, hub ids or id@revision; drawn together.")],
+    models: Annotated[
+        list[str] | None, typer.Argument(help="Directories, hub ids or id@revision; drawn together.")
+    ] = None,
+    preset: Annotated[
+        str | None, typer.Option(help=f"Also a set of known models: {', '.join(PRESETS)}. {LIST} shows them all.")
+    ] = None,
+    up_to: Annotated[
+        float | None, typer.Option(min=0, help="Of the preset, only models of up to this many billion parameters.")
+    ] = None,
     text: TextFile = None,
     sites: Sites = "resid",
     out: Annotated[
@@ -120,8 +130,13 @@ def profile(
     as_json: Json = False,
 ) -> None:
     """Measure finished models layer by layer: anisotropy, mean cosine, dimension, entropy and more."""
+    if preset == LIST:
+        list_presets(as_json)
+        return
+    if not models and preset is None:
+        raise typer.BadParameter(f"name a model or a preset; --preset {LIST} shows the presets")
     plan = Profile(
-        models=tuple(models),
+        models=tuple(models or ()),
         text=text_name(text),
         sites=tuple(sites.split(",")),
         batches=batches,
@@ -134,6 +149,8 @@ def profile(
         device=device,
         dtype=dtype,
         trust_remote_code=trust_remote_code,
+        preset=preset,
+        up_to=up_to,
     )
     _run_and_report("profile", plan, out, quiet, as_json)
 

@@ -17,6 +17,21 @@ from tangentlens.errors import InputError
 from tangentlens.models.small import Kind
 
 
+class LoadError(InputError):
+    """The error for a model that cannot be loaded.
+
+    Attributes:
+        reason: Why it cannot, in the words of what failed.
+    """
+
+    def __init__(self, spec: str, reason: str) -> None:
+        super().__init__(
+            "MODEL must be a directory or a hub id (id@revision) of a text model that transformers can load, with "
+            f"tokenizer and safetensors weights, but {spec!r} is not: {reason}"
+        )
+        self.reason = reason
+
+
 @dataclass(frozen=True, eq=False)
 class LoadedModel:
     """A model in evaluation mode, with its tokenizer.
@@ -31,6 +46,7 @@ class LoadedModel:
         longest: The largest number of tokens that it takes at once, special tokens included.
         not_loaded: Names of the weights that the checkpoint lacks, which are random.
         begin: Token ids before every text, in addition to those that the tokenizer puts there.
+        commit: The commit on the hub that the revision was when it was loaded; empty if that is not known.
     """
 
     name: str
@@ -42,6 +58,7 @@ class LoadedModel:
     longest: int
     not_loaded: Collection[str]
     begin: tuple[int, ...] = ()
+    commit: str = ""
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without special tokens."""
@@ -141,6 +158,20 @@ def load_model(
     return _attempt(spec, device, lambda source, revision: _load(spec, source, revision, dtype, trust_remote_code))
 
 
+def check_model(spec: str, trust_remote_code: bool = False) -> None:
+    """Raise if a model's configuration cannot be had: a look at little data, before anything is measured.
+
+    Args:
+        spec: A directory, a hub id, or `id@revision`.
+        trust_remote_code: Whether to run code from the hub.
+    """
+    from transformers import AutoConfig
+
+    source, revision = _parse(spec)
+    with _quiet(), _explained(spec):
+        AutoConfig.from_pretrained(source, revision=revision or "main", trust_remote_code=trust_remote_code)
+
+
 def load_language_model(spec: str, device: str = "cpu", trust_remote_code: bool = False) -> LoadedModel:
     """Return a model with its causal or masked language modelling head, in fp32.
 
@@ -168,20 +199,34 @@ def _attempt(spec: str, device: str, load: Callable[[str, str], LoadedModel]) ->
     """Return a loaded model on a device, in evaluation mode; any failure of the loader becomes an `InputError`."""
     check_device(device)
     source, revision = _parse(spec)
-    with _quiet():
-        try:
-            loaded = load(source, revision)
-            loaded.model.to(device).eval()
-        except InputError:
-            raise
-        # For a broken or unusual repository, transformers may raise any exception.
-        except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise InputError(
-                "MODEL must be a directory or a hub id (id@revision) of a text model that transformers can load, with "
-                f"tokenizer and safetensors weights, but {spec!r} is not: {reason[:300]}"
-            ) from error
-    return loaded
+    with _quiet(), _explained(spec):
+        loaded = load(source, revision)
+        loaded.model.to(device).eval()
+    return replace(loaded, commit=_commit(source, revision))
+
+
+def _commit(source: str, revision: str) -> str:
+    """Return the commit that a revision on the hub was when it was downloaded; empty for a directory."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = (
+        None if Path(source).is_dir() else try_to_load_from_cache(source, "config.json", revision=revision or "main")
+    )
+    # The hub's cache has a folder for each commit.
+    return Path(found).parent.name if isinstance(found, str) else ""
+
+
+@contextmanager
+def _explained(spec: str) -> Iterator[None]:
+    """Make a `LoadError` of any failure to load a model."""
+    try:
+        yield
+    except InputError:
+        raise
+    # For a broken or unusual repository, transformers may raise any exception.
+    except Exception as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise LoadError(spec, reason[:300]) from error
 
 
 def _load_with_head(spec: str, source: str, revision: str, trust_remote_code: bool) -> LoadedModel:

@@ -82,6 +82,10 @@ class Run:
         manifest[section] = manifest.get(section, {}) | dict(facts)
         _write_manifest(self.path, manifest)
 
+    def redescribe(self, section: str, facts: Mapping[str, Any]) -> None:
+        """Write a section of the manifest in place of what it held."""
+        _write_manifest(self.path, self.manifest | {section: dict(facts)})
+
     def claim_data(self, text: str | None, facts: Mapping[str, Any]) -> None:
         """Write facts about the text to the manifest, or raise if the run was made from another text.
 

@@ -127,7 +127,7 @@ _OTHERS = (
     Metric("normal_share", "share of a patch's variance outside its tangent plane", "anchors"),
     Metric("tangent_gap", "least variance in the tangent plane over the most outside"),
     Metric("resolved", "1 if tangent planes stand out from noise"),
-    Metric("unmeasured", "1 where a site could not be measured; detail gives the reason"),
+    Metric("unmeasured", "1 where a site, or a whole model, could not be measured; detail gives the reason"),
     Metric(derived(AUDIT, "verdict"), "verdict of the audit, in detail"),
 )
 # fmt: on

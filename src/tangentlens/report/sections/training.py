@@ -41,8 +41,9 @@ def unmeasured(rows: pl.DataFrame) -> Iterator[str]:
         steps = ", ".join(str(step) for step in missing["step"].unique().sort())
         # A finished model has no steps but 0.
         when = "" if steps == "0" else f" at steps {steps}"
+        what = "This model" if (missing["site"] == "").all() else "Some sites"
         without = "" if which == ALL_ROWS else " without massive rows"
-        yield f"Some sites could not be measured{without}{when}. First reason: {missing['detail'][0]}."
+        yield f"{what} could not be measured{without}{when}. First reason: {missing['detail'][0]}."
 
 
 TRAINING = Section(figures=(loss_over_training,), findings=(loss, unmeasured), rows=None)

@@ -9,10 +9,18 @@ from tangentlens.studies.profile.section import SECTION
 
 __all__ = ["PROFILE", "Profile", "run_profile"]
 
+
+def _folder(plan: Profile) -> Path:
+    """Return the default folder, named after preset and models."""
+    preset = [] if plan.preset is None else [plan.preset]
+    limit = [] if plan.up_to is None else ["up-to", f"{plan.up_to:g}"]
+    return Path("runs") / "-".join([NAME, *preset, *limit, *(Path(model).name or "model" for model in plan.models)])
+
+
 PROFILE = Job(
     NAME,
     Profile,
     run_profile,
-    folder=lambda plan: Path("runs") / f"{NAME}-{'-'.join(Path(model).name or 'model' for model in plan.models)}",
+    folder=_folder,
     section=SECTION,
 )

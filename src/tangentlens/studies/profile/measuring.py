@@ -19,7 +19,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.massive import Places
 from tangentlens.geometry.measures import Cloud, measure_all
 from tangentlens.geometry.rows import as_rows
-from tangentlens.models.load import load_model, model_name
+from tangentlens.models.load import check_model, load_model, model_name
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
@@ -38,6 +38,7 @@ from tangentlens.statistics.evidence import BATCHES
 from tangentlens.statistics.interval import mean_interval
 from tangentlens.statistics.shape import profile_shape
 from tangentlens.studies.profile.plan import NAME, Profile
+from tangentlens.studies.profile.skipping import measure_preset
 
 # Tokens of one forward pass.
 _FORWARD = 2048
@@ -48,11 +49,26 @@ def run_profile(profile: Profile, out: str | Path, watch: Watch = unwatched) -> 
     text = Text(None if profile.text is None else Path(profile.text))
     if text.size == 0:
         raise InputError(f"{profile.text} must hold text, but is empty; name another file")
+    if len(profile.models) + len(profile.preset_models) > 1:
+        for spec in profile.models:
+            check_model(spec, profile.trust_remote_code)
     run = create_run(out, asdict(profile), NAME)
     run.claim_data(profile.text, text.identity)
+    names = _names(profile)
     for spec in profile.models:
-        _ModelProfile(profile, spec, run, text, watch).make()
+        _ModelProfile(profile, spec, names[spec], run, text, watch).make()
+    if profile.preset is not None:
+        measure_preset(
+            profile, run, watch, lambda model: _ModelProfile(profile, model.spec, model.name, run, text, watch).make()
+        )
     return run
+
+
+def _names(profile: Profile) -> dict[str, str]:
+    """Return the name of each model in the records; two of one name are called by what the user typed."""
+    names = {spec: model_name(spec) for spec in profile.models}
+    taken = [*names.values(), *(model.name for model in profile.preset_models)]
+    return {spec: spec if taken.count(name) > 1 else name for spec, name in names.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +99,7 @@ class _Batch:
         return cls(values, massive)
 
 
-def _both_ways(cloud: Cloud) -> dict[str, float]:
+def both_ways(cloud: Cloud) -> dict[str, float]:
     """Return every measure of all rows and, under other names, without massive rows."""
     values = measure_all(cloud)
     without = measure_all(cloud.without_massive()) if cloud.massive.count else values
@@ -93,12 +109,10 @@ def _both_ways(cloud: Cloud) -> dict[str, float]:
 class _ModelProfile:
     """One model of a profile."""
 
-    def __init__(self, profile: Profile, spec: str, run: Run, text: Text, watch: Watch) -> None:
-        self.profile, self.run, self.text, self.watch = profile, run, text, watch
+    def __init__(self, profile: Profile, spec: str, name: str, run: Run, text: Text, watch: Watch) -> None:
+        self.profile, self.name, self.run, self.text, self.watch = profile, name, run, text, watch
         loaded = load_model(spec, profile.device, getattr(torch, profile.dtype), profile.trust_remote_code)
         self.loaded = loaded.beginning_with_bos() if profile.bos else loaded
-        same = [model_name(other) for other in profile.models].count(model_name(spec)) > 1
-        self.name = spec if same else self.loaded.name
         self.sites = find_sites(self.loaded.model, profile.sites)
         self.width = self.loaded.width
         self.length = self.loaded.text_length(profile.length, profile.skip_first)
@@ -110,6 +124,8 @@ class _ModelProfile:
         parameters = sum(parameter.numel() for parameter in self.loaded.model.parameters())
         facts = {
             "kind": self.loaded.kind,
+            "loaded_from": self.loaded.name,
+            "commit": self.loaded.commit,
             "parameters": parameters,
             "weights_sha256": weight_hash(self.loaded.model, self.loaded.not_loaded),
             "sites": {site.name: site.place for site in self.sites},
@@ -171,7 +187,7 @@ class _ModelProfile:
             try:
                 ids = kept[mixed].to(here.device)
                 cloud = Cloud(as_rows(here[mixed.to(here.device)]), ids, ids, self.profile.massive)
-                measured.append(_both_ways(cloud))
+                measured.append(both_ways(cloud))
                 massive.append(Places.of(cloud.massive, positions[mixed].to(here.device), ids))
             except InputError as error:
                 raise InputError(f"{self.name} at {site.name}: {error}") from error

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, check_name
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.models.load import check_device
+from tangentlens.studies.profile.presets import PRESETS, PresetModel
 
 NAME = "profile"
 
@@ -16,7 +17,7 @@ class Profile:
     """What to look at.
 
     Attributes:
-        models: Directories, hub ids or `id@revision`.
+        models: Directories, hub ids or `id@revision`. One that cannot be had is an error.
         text: A text file; the built-in text by default.
         sites: Where to look.
         batches: How many batches of token vectors.
@@ -29,9 +30,11 @@ class Profile:
         device: Where to compute.
         dtype: The format of the weights.
         trust_remote_code: Whether to run code that a model's repository contains.
+        preset: A set of further models by its name in `PRESETS`. One that cannot be had is skipped.
+        up_to: Only models of the preset with at most so many billions of parameters.
     """
 
-    models: tuple[str, ...]
+    models: tuple[str, ...] = ()
     text: str | None = None
     sites: str | tuple[str, ...] = "resid"
     batches: int = 5
@@ -44,6 +47,9 @@ class Profile:
     device: str = "cpu"
     dtype: str = "float32"
     trust_remote_code: bool = False
+    # None and not another value: the manifests of runs from before there were presets have none.
+    preset: str | None = None
+    up_to: float | None = None
 
     def __post_init__(self) -> None:
         least = {"batches": 2, "batch_tokens": 64, "length": 2, "skip_first": 0}
@@ -54,3 +60,23 @@ class Profile:
             raise InputError(f"dtype must be float32, bfloat16 or float16, but is {self.dtype!r}")
         check_threshold(self.massive, "massive")
         check_device(self.device)
+        self._check_models()
+
+    def _check_models(self) -> None:
+        """Raise if there are no models, or no such preset."""
+        if self.preset is not None:
+            check_name("a preset", self.preset, PRESETS)
+            if not self.preset_models:
+                least = min(model.parameters for model in PRESETS[self.preset].models) / 1e9
+                raise InputError(
+                    f"up_to must leave a model, but is {self.up_to:g} billion parameters; choose at least {least:.2g}"
+                )
+        elif self.up_to is not None:
+            raise InputError("up_to must come with a preset, but there is none; name one: --preset shape-of-learning")
+        elif not self.models:
+            raise InputError("a model or a preset must be named, but none is; name a directory or a hub id")
+
+    @property
+    def preset_models(self) -> tuple[PresetModel, ...]:
+        """The models of the preset, the smallest first."""
+        return () if self.preset is None else PRESETS[self.preset].up_to(self.up_to)

@@ -1,0 +1,59 @@
+"""What the profile of a model of a preset is expected to cost: a rule from its size, calibrated by measured times.
+
+A profile runs the model on its tokens, two floating-point operations for each entry of a matrix and token, and measures
+every site of every batch twice: on all rows, and without massive rows. The second is left out where no row is massive,
+so the estimate is rather too high. The time to download and to load a model is not in it.
+"""
+
+from __future__ import annotations
+
+from tangentlens.studies.profile.plan import Profile
+from tangentlens.studies.profile.presets import PresetModel
+
+# Measured by `benchmarks/profile_cost.py`, in fp32 on one core of a server: how many operations of a forward pass fit
+# into a second, and how many seconds the measures of a site take for each n², nd² and d³ of its n rows of width d. At
+# eight shapes from 2,048 x 384 to 2,048 x 4,096, the rule gives 0.83 to 1.09 of what was measured.
+_FORWARD = 6.8e10
+_MEASURES = (1.4e-7, 9.1e-10, 7.6e-10)
+# How many times as fast two cores are: a profile of 7 sites of width 384 took 49 s on one core, and takes 25 s on two.
+_TWO_CORES = 1.9
+# An assumption and no measurement: what a GPU of the data centre does in a second in fp32.
+_GPU_FORWARD = 1e13
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def forward_operations(model: PresetModel, profile: Profile) -> float:
+    """Return the number of floating-point operations of all forward passes; attention between tokens is left out."""
+    return 2.0 * model.multiplied * profile.batches * profile.batch_tokens
+
+
+def expected_seconds(model: PresetModel, profile: Profile) -> float:
+    """Return how long a profile of all residual sites is expected to take on two cores."""
+    rows, width = profile.batch_tokens, model.width
+    terms = (rows**2, rows * width**2, width**3)
+    measures = sum(rate * term for rate, term in zip(_MEASURES, terms, strict=True))
+    forward = forward_operations(model, profile) / _FORWARD
+    return (forward + profile.batches * (model.layers + 1) * measures) / _TWO_CORES
+
+
+def gpu_forward_seconds(model: PresetModel, profile: Profile) -> float:
+    """Return how long the forward passes alone take at an assumed 10 TFLOP/s; measures on a GPU were never timed."""
+    return forward_operations(model, profile) / _GPU_FORWARD
+
+
+def memory_needed(model: PresetModel, profile: Profile) -> int:
+    """Return how many bytes hold the weights, and one batch of rows at every site with four copies."""
+    rows = (model.layers + 1 + 4) * profile.batch_tokens * model.width * 4
+    return model.parameters * _BYTES[profile.dtype] + rows
+
+
+def time_text(seconds: float) -> str:
+    """Return a duration in words, to two digits.
+
+    >>> time_text(7), time_text(200), time_text(12_000)
+    ('about 7 s', 'about 3.3 min', 'about 3.3 h')
+    """
+    for least, unit, name in ((3600, 3600, "h"), (90, 60, "min")):
+        if seconds >= least:
+            return f"about {seconds / unit:.2g} {name}"
+    return f"about {seconds:.2g} s"
