@@ -40,6 +40,16 @@ def test_module_paths_and_globs_are_sites_too():
     assert names(model, ["resid.1", "resid.*"]) == ["resid.0", "resid.1", "resid.2"]
 
 
+def test_a_number_after_a_name_takes_so_many_sites_evenly_spread():
+    model = nn.ModuleList(nn.Linear(2, 2) for _ in range(30))
+    assert names(model, "resid:7") == [f"resid.{i}" for i in (0, 5, 10, 15, 20, 25, 30)]
+    assert names(model, "resid:31") == names(model, "resid:99") == names(model, "resid")
+    assert names(model, ["resid.3", "resid.*:2"]) == ["resid.0", "resid.3", "resid.30"]
+    for wrong in ("resid:1", "resid:", "resid:x"):
+        with pytest.raises(InputError, match=f"at least 2, but '{wrong}' came; write resid:8"):
+            find_sites(model, wrong)
+
+
 def test_a_portable_name_means_the_same_in_every_model():
     model = nn.ModuleDict(
         {"blocks": nn.ModuleList([nn.Linear(4, 4)]), "norm": nn.LayerNorm(4), "final": nn.Linear(4, 9)}

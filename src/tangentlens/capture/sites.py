@@ -62,7 +62,9 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
         wanted: `embed`, `resid` (the whole residual stream), `resid.0` (before the first block) ... `resid.L` (after
             the last), `attn.i`, `mlp.i`, `cross.i`, `mixer.i` (what block i adds to the stream, where it has such a
             part), `final` (after the final norm), real module paths, globs over all of these, or several. In an
-            encoder-decoder portable names begin with `encoder.` or `decoder.`, and `resid` is both streams.
+            encoder-decoder portable names begin with `encoder.` or `decoder.`, and `resid` is both streams. `:8`
+            after a name that means many sites takes at most eight of them, evenly spread from the first to the last:
+            `resid:8`.
 
     >>> blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
     >>> find_sites(nn.ModuleDict({"token": nn.Embedding(9, 4), "blocks": blocks}), "resid")
@@ -84,13 +86,14 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
     chosen: dict[str, Site] = {}
     if not isinstance(wanted, str | Sequence) or not all(isinstance(pattern, str) for pattern in wanted):
         raise InputError(f"sites must be a name or a list of names, but {wanted!r} came; pass 'resid', for example")
-    for pattern in [wanted] if isinstance(wanted, str) else wanted:
+    for given in [wanted] if isinstance(wanted, str) else wanted:
+        pattern, most = _most(given)
         matches = [
             name for name in known if fnmatchcase(name, pattern) or (name in portable and _of_family(name, pattern))
         ]
         if not matches:
             raise InputError(_unknown(pattern, list(known), list(portable)))
-        chosen |= {name: known[name] for name in matches}
+        chosen |= {name: known[name] for name in _spread(matches, most)}
     if not chosen:
         raise InputError("at least one site must be named, but none is; 'resid' is the whole residual stream")
     order = {name: place for place, name in enumerate(known)}
@@ -176,6 +179,23 @@ def _hidden(values: Sequence[Any]) -> Tensor | None:
     """Return the first tensor (batch, length, width) among the values, else the first (batch x length, width)."""
     floating = [value for value in values if isinstance(value, Tensor) and value.is_floating_point()]
     return next((value for ndim in (3, 2) for value in floating if value.ndim == ndim), None)
+
+
+def _most(pattern: str) -> tuple[str, int | None]:
+    """Split `resid:8` into the name and how many of its sites are wanted at most; None for all."""
+    name, colon, number = pattern.rpartition(":")
+    if not colon:
+        return pattern, None
+    if not number.isdecimal() or int(number) < 2:
+        raise InputError(f"the number of sites after ':' must be at least 2, but {pattern!r} came; write {name}:8")
+    return name, int(number)
+
+
+def _spread(names: Sequence[str], most: int | None) -> Sequence[str]:
+    """Return at most so many names, evenly spread from the first to the last."""
+    if most is None or len(names) <= most:
+        return names
+    return [names[round(i * (len(names) - 1) / (most - 1))] for i in range(most)]
 
 
 def _of_family(name: str, pattern: str) -> bool:

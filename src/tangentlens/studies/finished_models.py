@@ -13,6 +13,9 @@ from tangentlens.studies.tangent import TEST, TestPlan
 
 # Tokens whose gradients are looked at.
 _TOKENS = {"smoke": 1024, "small": 8192, "full": 65_536}
+# Where the tangent test looks: at `small` at sites evenly spread over depth, so that a deep model does not take hours.
+# The audit looks at the stream half-way.
+_SITES = {"smoke": "resid:3", "small": "resid:7", "full": "resid"}
 # Steps for which a missing head is trained.
 _FIT_HEAD = {"smoke": 5, "small": 200, "full": 2000}
 
@@ -29,7 +32,7 @@ def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
             "fit_head": _FIT_HEAD[scale],
             "device": inputs.device,
         }
-        parts.append(Part(f"test-{name}", TEST, TestPlan(model, nulls=True, **how)))
+        parts.append(Part(f"test-{name}", TEST, TestPlan(model, sites=_SITES[scale], nulls=True, **how)))
         parts.append(Part(f"audit-{name}", AUDIT, AuditPlan(model, **how)))
     return parts
 
