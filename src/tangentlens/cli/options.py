@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
-Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid:8 (eight, evenly spread), resid.3, final.")]
+Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid:8 (eight, evenly spread), resid.3.")]
 TextFile = Annotated[Path | None, typer.Option(help="A UTF-8 text file in place of the built-in text.")]
 Length = Annotated[int, typer.Option(min=2, help="Tokens the model sees at once.")]
 SkipFirst = Annotated[int, typer.Option(min=0, help="Leave out this many positions at the beginning of each window.")]
