@@ -9,11 +9,15 @@ import polars as pl
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
 from tangentlens.runs.progress import Progress, Watch
+
+# Columns up to this width are short. All others together need at least the second.
+_SHORT, _REST = 20, 40
 
 
 @contextmanager
@@ -39,11 +43,25 @@ def progress_bars(hidden: bool) -> Iterator[Watch]:
 
 
 def print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
-    """Print a table; the run is a column only if there are several."""
-    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    """Print a table; the run is a column only if there are several.
+
+    If long texts would be squeezed beside many columns, each row is a paragraph instead.
+    """
     shown = frame if "run" in frame.columns and frame["run"].n_unique() > 1 else frame.drop("run", strict=False)
+    cells = [[escape(str(cell)) for cell in row] for row in shown.iter_rows()]
+    widths = [max(map(len, column)) for column in zip(shown.columns, *cells, strict=True)]
+    short = [width for width in widths if width <= _SHORT]
+    if len(short) < len(widths) and sum(short) + 3 * len(short) > console.width - _REST:
+        console.print(f"[italic]{escape(title)}[/italic]")
+        for first, *others in cells:
+            told = (f"{name} {cell}" for name, cell in zip(shown.columns[1:], others, strict=True) if cell)
+            console.print(f"\n[bold]{first}[/bold]")
+            console.print(Padding("; ".join(told), (0, 0, 0, 4)))
+        console.print()
+        return
+    table = Table(title=escape(title), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in shown.columns:
         table.add_column(name, overflow="fold")
-    for row in shown.iter_rows():
-        table.add_row(*(escape(str(cell)) for cell in row))
+    for row in cells:
+        table.add_row(*row)
     console.print(table)

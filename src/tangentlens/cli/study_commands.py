@@ -23,7 +23,7 @@ from tangentlens.studies import STUDIES
 from tangentlens.studies.claims.ledger import ledger
 from tangentlens.studies.claims.page import write_page
 from tangentlens.studies.claims.phases import phases
-from tangentlens.studies.claims.section import as_table
+from tangentlens.studies.claims.section import tables
 from tangentlens.studies.study import Inputs
 
 
@@ -89,7 +89,9 @@ def claims(
         told = {"runs": [str(run.path) for run in found], "claims": [entry.as_dict() for entry in entries]}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     elif not quiet:
-        print_table(Console(highlight=False), "Claims", as_table(entries))
+        console = Console(highlight=False)
+        for table in tables(entries):
+            print_table(console, table.title, table.frame)
 
 
 def _list_studies(as_json: bool) -> None:

@@ -44,6 +44,12 @@ class Entry:
         return dict(self.effects.group_by("stratum", maintain_order=True).len().iter_rows())
 
     @property
+    def strata(self) -> dict[str, float]:
+        """The mean effect of the networks of each stratum, as people read it."""
+        means = self.effects.group_by("stratum", maintain_order=True).agg(pl.mean("effect"))
+        return {name: math.exp(mean) if self.claim.unit == "ratio" else mean for name, mean in means.iter_rows()}
+
+    @property
     def effect(self) -> str:
         """The effect with its interval, as people read it."""
         if self.judgement is None:
@@ -75,11 +81,20 @@ class Entry:
             "level": None if judgement is None else judgement.level,
             "p_value": None if judgement is None else judgement.p_value,
             "networks": self.n_networks,
+            "strata": self.strata,
             "effects": self.effects.to_dicts(),
             "what_would_decide": self.why,
             "known": claim.known,
             "command": claim.needs.command,
         }
+
+    @property
+    def needed(self) -> str:
+        """How many networks in each stratum would decide a claim that is inconclusive; empty for others."""
+        if self.judgement is None or self.judgement.verdict != "inconclusive":
+            return ""
+        needed = self.judgement.needed
+        return f"about {needed}" if needed else "above 1,000"
 
     @property
     def why(self) -> str:
@@ -88,10 +103,7 @@ class Entry:
             have = "only one of a stratum has them" if self.effects.height else "none has them"
             needs = self.claim.needs
             return f"needs {needs.records}, of at least 2 networks of a stratum, but {have}: {needs.command}"
-        if self.judgement.verdict == "inconclusive":
-            needed = self.judgement.needed
-            return f"about {needed} networks in each stratum would decide" if needed else "more than 1,000 would decide"
-        return ""
+        return f"{self.needed} networks in each stratum would decide" if self.needed else ""
 
 
 def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entry]:

@@ -62,9 +62,10 @@ def _details(entry: Entry) -> Iterator[str]:
     yield f"**{claim.id}. {claim.statement}** ({claim.source}; {claim.known}.)"
     yield f"Effect: {claim.effect}. Claimed: {entry.margin}."
     if entry.judgement is not None:
-        networks = ", ".join(f"{n} of {stratum}" for stratum, n in entry.n_networks.items())
+        sizes = entry.n_networks
+        strata = "; ".join(f"{mean:.3g} in {sizes[name]} of {name}" for name, mean in entry.strata.items())
         level = f"{100 * entry.judgement.level:.3g}%"
-        yield f"Measured: {entry.effect}, a {level} interval over networks ({networks}); {entry.verdict}."
+        yield f"Measured: {entry.effect}, a {level} interval over networks; {entry.verdict}. Means: {strata}."
     if entry.why:
         yield f"{entry.why[0].upper()}{entry.why[1:]}."
     yield f"Redo: `{claim.needs.command}`, then `tangentlens claims`."

@@ -5,7 +5,9 @@ from __future__ import annotations
 import html
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import count
+from string import ascii_uppercase
 
 import plotly.graph_objects as go
 import polars as pl
@@ -68,10 +70,7 @@ def ledger_figure(records: pl.DataFrame) -> Figure | None:
 
 def ledger_table(records: pl.DataFrame) -> Iterator[Table]:
     """Tabulate every claim that the records judge."""
-    entries = judged(records)
-    if entries:
-        title = "Claims: effects over networks, with intervals corrected for the number of claims"
-        yield Table(title, as_table(entries))
+    yield from tables(judged(records))
 
 
 def phase_table(records: pl.DataFrame) -> Iterator[Table]:
@@ -84,21 +83,38 @@ def phase_table(records: pl.DataFrame) -> Iterator[Table]:
         yield Table(title, doublings.select("kind", "turn", "networks", "step", "doublings"))
 
 
-def as_table(entries: Sequence[Entry]) -> pl.DataFrame:
-    """Return entries of the ledger as people read them."""
-    return pl.DataFrame(
-        [
-            {
-                "claim": f"{entry.claim.id}. {entry.claim.statement}",
-                "effect": entry.effect,
-                "claimed": entry.margin,
-                "verdict": entry.verdict,
-                "networks": ", ".join(f"{n} of {stratum}" for stratum, n in entry.n_networks.items()),
-                "what would decide": entry.why,
-            }
-            for entry in entries
-        ]
-    )
+def tables(entries: Sequence[Entry]) -> Iterator[Table]:
+    """Yield what was judged, the networks that it rests on, and what could not be judged.
+
+    Strata have long names, so that claims call them A, B and so on: '3A' is three networks of stratum A.
+    """
+    decided = [entry for entry in entries if entry.judgement is not None]
+    letters = dict(zip(dict.fromkeys(name for entry in decided for name in entry.n_networks), _letters(), strict=False))
+    if decided:
+        title = "Claims: effects over networks, with intervals corrected for the number of claims"
+        yield Table(title, pl.DataFrame([_row(entry, letters) for entry in decided]))
+        strata = [{"stratum": letter, "networks": name} for name, letter in letters.items()]
+        yield Table("Strata: kinds of networks, each with the same weight", pl.DataFrame(strata))
+    if missing := [entry for entry in entries if entry.judgement is None]:
+        told = [{"claim": f"{entry.claim.id}. {entry.claim.statement}", "why": entry.why} for entry in missing]
+        yield Table("Claims that are not judged", pl.DataFrame(told))
+
+
+def _row(entry: Entry, letters: Mapping[str, str]) -> dict[str, str]:
+    """Return a judged claim as people read it."""
+    return {
+        "claim": f"{entry.claim.id}. {entry.claim.statement}",
+        "effect": entry.effect,
+        "claimed": entry.margin,
+        "verdict": entry.verdict,
+        "networks": " ".join(f"{n}{letters[stratum]}" for stratum, n in entry.n_networks.items()),
+        "would decide": entry.needed,
+    }
+
+
+def _letters() -> Iterator[str]:
+    """Yield A to Z, then A1 and so on."""
+    return (f"{letter}{number or ''}" for number in count() for letter in ascii_uppercase)
 
 
 LEDGER = Section(figures=(ledger_figure,), tables=(ledger_table, phase_table), rows=None)
