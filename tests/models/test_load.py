@@ -1,5 +1,9 @@
 import json
 import shutil
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import ClassVar
 
 import pytest
 import safetensors.torch
@@ -23,7 +27,7 @@ from transformers import (
 
 from real_models import minilm, stories, tinystories
 from tangentlens import InputError
-from tangentlens.models.load import load_model
+from tangentlens.models.load import hub_answers, load_model
 from tangentlens.models.small import small_model, weight_hash
 from tiny import save_tiny
 
@@ -169,3 +173,47 @@ def test_the_trained_encoder_is_loaded():
     loaded = load_model(str(minilm()))
     assert (loaded.kind, loaded.width, loaded.longest) == ("encoder", 384, 512)
     assert loaded.specials == ([101], [102])
+
+
+class Hub(BaseHTTPRequestHandler):
+    """A hub that has nothing, and counts what it is asked for."""
+
+    asked: ClassVar[list[str]] = []
+
+    def do_HEAD(self):
+        Hub.asked.append(self.path)
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    hub_answers.cache_clear()
+    Hub.asked.clear()
+    yield server
+    hub_answers.cache_clear()
+    server.server_close()
+
+
+def test_a_hub_that_cannot_be_reached_is_asked_once(hub):
+    assert hub_answers()
+    hub.shutdown()
+    hub.server_close()
+    hub_answers.cache_clear()
+    start = time.monotonic()
+    for name in ("a", "b", "c"):
+        with pytest.raises(InputError, match="couldn't find them in the cached files"):
+            load_model(f"nobody/{name}")
+    assert time.monotonic() - start < 10, "a request that is tried again waits for 23 s"
+
+
+def test_a_directory_asks_no_hub(hub, tmp_path):
+    load_model(str(save_tiny(tmp_path / "tiny")))
+    assert not Hub.asked

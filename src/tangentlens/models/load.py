@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -169,7 +169,7 @@ def check_model(spec: str, trust_remote_code: bool = False) -> None:
 
     source, revision = _parse(spec)
     with _quiet(), _explained(spec):
-        AutoConfig.from_pretrained(source, revision=revision or "main", trust_remote_code=trust_remote_code)
+        AutoConfig.from_pretrained(source, **_options(source, revision, trust_remote_code))
 
 
 def load_language_model(spec: str, device: str = "cpu", trust_remote_code: bool = False) -> LoadedModel:
@@ -229,11 +229,30 @@ def _explained(spec: str) -> Iterator[None]:
         raise LoadError(spec, reason[:300]) from error
 
 
+def _options(source: str, revision: str, trust_remote_code: bool) -> dict[str, Any]:
+    """Return what every loader of transformers is told. Without the hub, only what was downloaded before is tried."""
+    cached = not Path(source).is_dir() and not hub_answers()
+    return {"revision": revision or "main", "trust_remote_code": trust_remote_code, "local_files_only": cached}
+
+
+@cache
+def hub_answers() -> bool:
+    """Return whether the hub can be reached; it is asked once, because each file would be tried several times."""
+    from huggingface_hub import constants, get_session
+
+    try:
+        get_session().head(constants.ENDPOINT, timeout=10)
+    # What is raised depends on the version of the hub's client, and on what is in the way.
+    except Exception:
+        return False
+    return True
+
+
 def _load_with_head(spec: str, source: str, revision: str, trust_remote_code: bool) -> LoadedModel:
     """Return a model with its language modelling head, which may be missing from the checkpoint."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM, AutoTokenizer
 
-    options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
+    options = _options(source, revision, trust_remote_code)
     config = AutoConfig.from_pretrained(source, **options)
     if getattr(config, "is_encoder_decoder", False):
         raise InputError(f"{source} must be an encoder or a decoder to be audited, but is both")
@@ -256,7 +275,7 @@ def _load(spec: str, source: str, revision: str, dtype: torch.dtype, trust_remot
     """Return a model without its head."""
     from transformers import AutoModel, AutoTokenizer
 
-    options = {"revision": revision or "main", "trust_remote_code": trust_remote_code}
+    options = _options(source, revision, trust_remote_code)
     tokenizer = AutoTokenizer.from_pretrained(source, **options)
     model, info = AutoModel.from_pretrained(
         source, dtype=dtype, use_safetensors=True, output_loading_info=True, **options
