@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Int
@@ -215,10 +215,25 @@ def _fit_head(how: Backward, loaded: LoadedModel, watch: Watch) -> None:
     batches = _text_batches(how, loaded, first=used, n_tokens=how.fit_head * BATCH * how.length)
     optimizer = torch.optim.AdamW(missing, lr=1e-3)
     for number in range(how.fit_head):
-        loss = loaded.model(**batches[number % len(batches)]).loss
+        loss = head_loss(loaded.model, loaded.kind, batches[number % len(batches)])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         watch(Progress(loaded.name, number + 1, how.fit_head, f"head, loss {loss.item():.2f}"))
     for weight in loaded.model.parameters():
         weight.requires_grad_(True)
+
+
+def head_loss(model: Any, kind: Kind, batch: Mapping[str, Tensor]) -> Tensor:
+    """Return the loss of a batch. The head of an encoder sees only positions with a label, which are few."""
+    if kind == "decoder":
+        return cast(Tensor, model(**batch).loss)
+    labels = batch["labels"]
+    given = labels != IGNORED
+
+    def keep(_: nn.Module, __: Any, output: Any) -> Any:
+        output["last_hidden_state"] = output["last_hidden_state"][given][None]
+        return output
+
+    with model.base_model.register_forward_hook(keep):
+        return cast(Tensor, model(input_ids=batch["input_ids"], labels=labels[given][None]).loss)
