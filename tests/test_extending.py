@@ -181,6 +181,11 @@ LINES = {
     ),""",
         "from tangentlens.errors import InputError  # any import",
     ),
+    "studies/profile/presets.py": (
+        "for preset in (",
+        '        Preset("toys", "Toys.", (PresetModel("Toy", "a/toy", "main", 10, 8, 2, 1),)),',
+        None,
+    ),
 }
 # A check of the audit is a function, here in the file that registers it.
 TOY_CHECK = '''
@@ -301,6 +306,7 @@ told["job figure"] = "The toy figure" in page["page"]
 told["study"] = [str(run.path.relative_to(folder)) for run in STUDIES["toys"].run("smoke", Inputs(folder / "toys"))]
 (entry,) = ledger(read_runs(runs_in(folder / "toys")), [claim for claim in CLAIMS if claim.id == "toy"])
 told["claim"] = [entry.verdict, entry.effects["effect"].to_list()]
+told["preset"] = [model.spec for model in Profile(preset="toys").preset_models]
 print(json.dumps(told))
 """
 
@@ -364,6 +370,10 @@ def test_a_study_is_a_list_of_jobs_and_a_claim_is_judged_by_their_records(told):
     assert told["claim"] == ["inconclusive", [0.25, 0.5]]
 
 
+def test_a_preset_is_known_to_profiles(told):
+    assert told["preset"] == ["a/toy@main"]
+
+
 def test_an_integration_is_a_file_that_opens_a_lens(told):
     assert told["integration"] == [0, 1]
 
@@ -380,5 +390,6 @@ def test_every_row_of_contributing_is_tried_here():
         "job",
         "study",
         "claim",
+        "preset",
         "integration",
     ]

@@ -11,7 +11,7 @@ from tangentlens.runs.records import Record
 from tangentlens.runs.run import create_run
 from tangentlens.studies import SECTIONS, STUDIES
 from tangentlens.studies.claims import CLAIMS
-from tangentlens.studies.claims.ledger import FINISHED, ledger
+from tangentlens.studies.claims.ledger import FINISHED, TRAINED, ledger
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 SITES = {"resid.0": 0.0, "resid.1": 0.25, "resid.2": 0.5, "resid.3": 0.75, "resid.4": 1.0}
@@ -246,6 +246,20 @@ def test_finished_models_are_a_stratum(tmp_path):
     run.describe("models", {name: {"kind": "decoder", "weights_sha256": name} for name in "ab"})
     (entry,) = ledger(read_runs([run]), [BY_ID["2"]])
     assert entry.n_networks == {FINISHED: 2}
+
+
+def test_networks_trained_here_and_finished_models_are_judged_apart(tmp_path):
+    seeds = write_run(tmp_path / "seeds", BY_ID["2"], [1.0, 1.01, 1.02])
+    others = create_run(tmp_path / "others", {})
+    for name, effect in {"a": -8.0, "b": 0.0, "c": 9.0}.items():
+        others.write(name, planted(BY_ID["2"], effect, name))
+    others.describe("models", {name: {"kind": "decoder", "weights_sha256": name} for name in "abc"})
+    (alone,) = ledger(read_runs([seeds]), [BY_ID["2"]])
+    trained, finished = ledger(read_runs([seeds, others]), [BY_ID["2"]])
+    assert (trained.population, trained.verdict) == (TRAINED, "supported")
+    assert (finished.population, finished.verdict) == (FINISHED, "inconclusive")
+    assert repr(trained.judgement) == repr(alone.judgement), "models of others do not change the verdict on seeds"
+    assert finished.strata == {FINISHED: pytest.approx(math.exp(1 / 3))}
 
 
 def test_ids_are_unique_and_studies_name_known_claims():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Any
 
 import polars as pl
@@ -15,21 +16,23 @@ from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.claim import Claim
 from tangentlens.studies.claims.estimands import NETWORK
 
-# The stratum of models that others trained, of which there is one each.
-FINISHED = "finished models"
+# Two populations of networks, judged apart: seeds of networks that a study trained, and models that others trained.
+TRAINED, FINISHED = "networks trained in studies", "finished models"
 
 
 @dataclass(frozen=True, eq=False)
 class Entry:
-    """One line of the ledger.
+    """One line of the ledger: a claim in a population of networks.
 
     Attributes:
         claim: The claim.
-        effects: The effect of each network: `run`, `network`, `stratum`, `effect`.
+        population: Which networks; empty if no population can be judged.
+        effects: The effect of each network: `run`, `network`, `effect`, `population`, `stratum`.
         judgement: The verdict; None if there are too few networks.
     """
 
     claim: Claim
+    population: str
     effects: pl.DataFrame
     judgement: Judgement | None
 
@@ -76,6 +79,7 @@ class Entry:
             "effect_of": claim.effect,
             "unit": claim.unit,
             "claimed": self.margin,
+            "population": self.population,
             "verdict": self.verdict,
             "effect": None if judgement is None else self.shown(judgement.effect).columns(),
             "level": None if judgement is None else judgement.level,
@@ -106,10 +110,22 @@ class Entry:
         return f"{self.needed} networks in each stratum would decide" if self.needed else ""
 
 
+def by_population(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Return the lines of each population, in the order of the claims; what is not judged is under ''."""
+    return {name: some for name in (TRAINED, FINISHED, "") if (some := [e for e in entries if e.population == name])}
+
+
+def letters(entries: Sequence[Entry]) -> dict[str, str]:
+    """Return a letter for each stratum, whose names are long: A to Z, then A1 and so on."""
+    names = dict.fromkeys(name for entry in entries for name in entry.n_networks)
+    return {name: f"{ascii_uppercase[i % 26]}{i // 26 or ''}" for i, name in enumerate(names)}
+
+
 def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entry]:
     """Return the ledger of the records of one or more runs, as `read_runs` returns them.
 
-    All claims that can be judged are one family, which Holm's method corrects for.
+    Networks that a study trained and models that others trained are judged apart. All claims that can be judged in one
+    of these populations are a family, which Holm's method corrects for.
 
     Args:
         records: The records, with the facts about their networks.
@@ -117,21 +133,41 @@ def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entr
     """
     facts = records.select(*NETWORK, "family", "weights").unique(maintain_order=True)
     found = {claim.id: _stratified(claim.of(records), facts) for claim in claims}
-    effects = {
-        claim.id: Effect.of(_by_stratum(found[claim.id]), claim.resolution)
-        for claim in claims
-        if min(map(len, _by_stratum(found[claim.id])), default=0) >= 2
-    }
-    below = frozenset(claim.id for claim in claims if claim.below)
-    judged = judge(effects, {claim.id: claim.margin for claim in claims}, below)
-    return [Entry(claim, found[claim.id], judged.get(claim.id)) for claim in claims]
+    judged = {population: _judged(population, claims, found) for population in (TRAINED, FINISHED)}
+    return [entry for claim in claims for entry in _entries(claim, found[claim.id], judged)]
+
+
+def _judged(
+    population: str, claims: Sequence[Claim], found: Mapping[str, pl.DataFrame]
+) -> dict[str, tuple[pl.DataFrame, Judgement]]:
+    """Return the networks of a population and the verdict, for every claim that they can judge."""
+    able = {name: _able(effects.filter(population=population)) for name, effects in found.items()}
+    known = [claim for claim in claims if able[claim.id].height]
+    effects = {claim.id: Effect.of(_by_stratum(able[claim.id]), claim.resolution) for claim in known}
+    below = frozenset(claim.id for claim in known if claim.below)
+    verdicts = judge(effects, {claim.id: claim.margin for claim in known}, below)
+    return {name: (able[name], verdict) for name, verdict in verdicts.items()}
+
+
+def _able(effects: pl.DataFrame) -> pl.DataFrame:
+    """Return the networks of strata of at least two: one network alone says nothing of the variation."""
+    return effects.filter(pl.len().over("stratum") > 1)
+
+
+def _entries(
+    claim: Claim, found: pl.DataFrame, judged: Mapping[str, Mapping[str, tuple[pl.DataFrame, Judgement]]]
+) -> list[Entry]:
+    """Return the line of a claim in each population that can judge it, or one line that says that none can."""
+    entries = [
+        Entry(claim, population, *verdicts[claim.id]) for population, verdicts in judged.items() if claim.id in verdicts
+    ]
+    return entries or [Entry(claim, "", found, None)]
 
 
 def _stratified(effects: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
-    """Return the effects with the stratum of each network, each network once, with the mean over runs that have it.
+    """Return the effects with population and stratum of each network, each once, with the mean over its runs.
 
-    Seeds of one family are a stratum, and models that others trained are one together. A stratum of one network says
-    nothing of the variation, and is left out if there are others.
+    Seeds of one family are a stratum, and models that others trained are one together.
     """
     known = effects.join(facts, on=NETWORK, maintain_order="left")
     # One and the same network may be in several runs. Its weights tell; but a finished model may be with its head, or a
@@ -142,10 +178,13 @@ def _stratified(effects: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
         .group_by(identity.alias("identity"), maintain_order=True)
         .agg(pl.first(*NETWORK, "family"), pl.mean("effect"))
     )
-    stratum = pl.when(pl.col("family") == "").then(pl.lit(FINISHED)).otherwise("family")
-    strata = once.select(*NETWORK, "effect", stratum=stratum)
-    several = strata.filter(pl.len().over("stratum") > 1)
-    return several if several.height else strata
+    finished = pl.col("family") == ""
+    return once.select(
+        *NETWORK,
+        "effect",
+        population=pl.when(finished).then(pl.lit(FINISHED)).otherwise(pl.lit(TRAINED)),
+        stratum=pl.when(finished).then(pl.lit(FINISHED)).otherwise("family"),
+    )
 
 
 def _by_stratum(effects: pl.DataFrame) -> list[list[float]]:

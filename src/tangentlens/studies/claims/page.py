@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
 
 from tangentlens.runs.files import make_directory, write_whole
-from tangentlens.studies.claims.ledger import Entry
+from tangentlens.studies.claims.ledger import Entry, by_population, letters
 
 # What is between these marks is written anew; the rest of a page stays.
 BEGIN, END = "<!-- ledger -->", "<!-- /ledger -->"
@@ -32,19 +32,25 @@ def write_page(path: Path, entries: Sequence[Entry], turns: pl.DataFrame) -> Non
 
 
 def _lines(entries: Sequence[Entry], turns: pl.DataFrame) -> Iterator[str]:
-    counts = Counter(entry.verdict for entry in entries)
-    told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
-    yield f"{len(entries)} claims: {told}."
-    yield ""
-    yield from _table(
-        ("", "claim", "effect", "claimed", "verdict"),
-        [(e.claim.id, e.claim.statement, e.effect, e.margin, f"**{e.verdict}**") for e in entries],
-    )
-    yield ""
+    for population, some in by_population(entries).items():
+        counts = Counter(entry.verdict for entry in some)
+        told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
+        yield f"{(population or 'too few networks').capitalize()}: {len(some)} claims, {told}."
+        yield ""
+        yield from _table(
+            ("", "claim", "effect", "claimed", "verdict"),
+            [(e.claim.id, e.claim.statement, e.effect, e.margin, f"**{e.verdict}**") for e in some],
+        )
+        yield ""
+    called = letters(entries)
     yield "## What each verdict rests on"
+    yield ""
+    yield "Networks are of these kinds, which are called strata:"
+    yield ""
+    yield from _table(("", "stratum"), [(letter, name) for name, letter in called.items()])
     for entry in entries:
         yield ""
-        yield from _details(entry)
+        yield from _details(entry, called)
     if turns.height:
         yield ""
         yield "## When training turns"
@@ -56,16 +62,18 @@ def _lines(entries: Sequence[Entry], turns: pl.DataFrame) -> Iterator[str]:
         yield from _table(("networks", "turn", "how many", "step", "doublings, log2(step + 1)"), rows)
 
 
-def _details(entry: Entry) -> Iterator[str]:
+def _details(entry: Entry, called: Mapping[str, str]) -> Iterator[str]:
     """Yield what a verdict rests on: the number, the networks, and the command that redoes it."""
-    claim = entry.claim
-    yield f"**{claim.id}. {claim.statement}** ({claim.source}; {claim.known}.)"
+    claim, sizes = entry.claim, entry.n_networks
+    where = f" ({entry.population})" if entry.population else ""
+    yield f"**{claim.id}. {claim.statement}**{where} ({claim.source}; {claim.known}.)"
     yield f"Effect: {claim.effect}. Claimed: {entry.margin}."
     if entry.judgement is not None:
-        sizes = entry.n_networks
-        strata = "; ".join(f"{mean:.3g} in {sizes[name]} of {name}" for name, mean in entry.strata.items())
         level = f"{100 * entry.judgement.level:.3g}%"
-        yield f"Measured: {entry.effect}, a {level} interval over networks; {entry.verdict}. Means: {strata}."
+        yield f"Measured: {entry.effect}, a {level} interval over networks; {entry.verdict}."
+    if sizes:
+        means = ", ".join(f"{mean:.3g} in {called[name]} ({sizes[name]})" for name, mean in entry.strata.items())
+        yield f"Means, with the number of networks: {means}."
     if entry.why:
         yield f"{entry.why[0].upper()}{entry.why[1:]}."
     yield f"Redo: `{claim.needs.command}`, then `tangentlens claims`."

@@ -6,8 +6,6 @@ import html
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import count
-from string import ascii_uppercase
 
 import plotly.graph_objects as go
 import polars as pl
@@ -15,7 +13,7 @@ import polars as pl
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import styled
 from tangentlens.report.reading import interval_text, text_of
-from tangentlens.studies.claims.ledger import Entry, ledger
+from tangentlens.studies.claims.ledger import FINISHED, Entry, by_population, ledger, letters
 from tangentlens.studies.claims.phases import phases
 
 # How verdicts are drawn: colour and marker.
@@ -41,7 +39,7 @@ def ledger_figure(records: pl.DataFrame) -> Figure | None:
     if not entries:
         return None
     plot = go.Figure()
-    names = [f"{html.escape(entry.claim.statement)} <b>{entry.claim.id}</b>" for entry in entries]
+    names = [_name(entry) for entry in entries]
     margins = [math.exp(entry.claim.margin) for entry in entries]
     tick = {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": "#000000"}}
     plot.add_trace(go.Scatter(x=margins, y=names, mode="markers", name="margin", marker=tick))
@@ -68,6 +66,12 @@ def ledger_figure(records: pl.DataFrame) -> Figure | None:
     return Figure(title, caption, styled(plot, 120 + 28 * len(entries)))
 
 
+def _name(entry: Entry) -> str:
+    """Return what a figure calls a line of the ledger."""
+    where = f" <i>({FINISHED})</i>" if entry.population == FINISHED else ""
+    return f"{html.escape(entry.claim.statement)}{where} <b>{entry.claim.id}</b>"
+
+
 def ledger_table(records: pl.DataFrame) -> Iterator[Table]:
     """Tabulate every claim that the records judge."""
     yield from tables(judged(records))
@@ -84,37 +88,33 @@ def phase_table(records: pl.DataFrame) -> Iterator[Table]:
 
 
 def tables(entries: Sequence[Entry]) -> Iterator[Table]:
-    """Yield what was judged, the networks that it rests on, and what could not be judged.
+    """Yield what was judged in each population, the strata that it rests on, and what could not be judged.
 
-    Strata have long names, so that claims call them A, B and so on: '3A' is three networks of stratum A.
+    Claims call strata by letters: '3A' is three networks of stratum A.
     """
-    decided = [entry for entry in entries if entry.judgement is not None]
-    letters = dict(zip(dict.fromkeys(name for entry in decided for name in entry.n_networks), _letters(), strict=False))
-    if decided:
-        title = "Claims: effects over networks, with intervals corrected for the number of claims"
-        yield Table(title, pl.DataFrame([_row(entry, letters) for entry in decided]))
-        strata = [{"stratum": letter, "networks": name} for name, letter in letters.items()]
+    called = letters([entry for entry in entries if entry.judgement is not None])
+    for population, some in by_population(entries).items():
+        if population:
+            title = f"Claims, {population}: effects with intervals corrected for the number of claims"
+            yield Table(title, pl.DataFrame([_row(entry, called) for entry in some]))
+    if called:
+        strata = [{"stratum": letter, "networks": name} for name, letter in called.items()]
         yield Table("Strata: kinds of networks, each with the same weight", pl.DataFrame(strata))
-    if missing := [entry for entry in entries if entry.judgement is None]:
+    if missing := by_population(entries).get(""):
         told = [{"claim": f"{entry.claim.id}. {entry.claim.statement}", "why": entry.why} for entry in missing]
         yield Table("Claims that are not judged", pl.DataFrame(told))
 
 
-def _row(entry: Entry, letters: Mapping[str, str]) -> dict[str, str]:
+def _row(entry: Entry, called: Mapping[str, str]) -> dict[str, str]:
     """Return a judged claim as people read it."""
     return {
         "claim": f"{entry.claim.id}. {entry.claim.statement}",
         "effect": entry.effect,
         "claimed": entry.margin,
         "verdict": entry.verdict,
-        "networks": " ".join(f"{n}{letters[stratum]}" for stratum, n in entry.n_networks.items()),
+        "networks": " ".join(f"{n}{called[stratum]}" for stratum, n in entry.n_networks.items()),
         "would decide": entry.needed,
     }
-
-
-def _letters() -> Iterator[str]:
-    """Yield A to Z, then A1 and so on."""
-    return (f"{letter}{number or ''}" for number in count() for letter in ascii_uppercase)
 
 
 LEDGER = Section(figures=(ledger_figure,), tables=(ledger_table, phase_table), rows=None)
