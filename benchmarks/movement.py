@@ -5,17 +5,10 @@ from __future__ import annotations
 import sys
 
 import polars as pl
-from torch import Tensor
 
-import tangentlens as tl
 from tangentlens.report.reading import interval_text
-from tangentlens.runs.progress import unwatched
-from tangentlens.runs.run import create_run
-from tangentlens.studies.demo import DemoPlan
-from tangentlens.training.loop import Checkpoint, Recipe, train
-from tangentlens.training.objectives import causal_batch, draw
+from tangentlens.studies.train import TrainPlan, run_train
 
-HELD_OUT = 64
 COLUMNS = {
     "distance": ("distance", "", None),
     "share": ("share", "semi_nmf", 1.0),
@@ -31,20 +24,7 @@ COLUMNS = {
 
 def measured(path: str) -> pl.DataFrame:
     """The movement of the probe, on average over sites, of a training that is made unless it exists."""
-    plan = DemoPlan(models=("decoder",))
-    tokens = plan.tokens()
-    held_out, rest = tokens.sequences[-HELD_OUT:], tokens.sequences[:-HELD_OUT]
-    model, run = plan.model("decoder", tokens.vocabulary), create_run(path, {"held_out": HELD_OUT})
-    checkpoint = Checkpoint(run, "checkpoint")
-    step, seen = checkpoint.position()
-    lens = tl.Lens(
-        model, rank=plan.rank, every="log", run=run, name="decoder", probe=held_out, step=step, tokens_seen=seen
-    )
-
-    def batch(number: int) -> dict[str, Tensor]:
-        return causal_batch(draw(rest, plan.batch, plan.seed, number)[0])
-
-    train(model, batch, Recipe(plan.steps, plan.learning_rate), lens, checkpoint, unwatched)
+    run = run_train(TrainPlan(models=("decoder",), held_out=0.1, probe=True), path)
     return run.records.filter(quantity="movement", site="mean", freq_bin="all", rows="all")
 
 

@@ -6,24 +6,25 @@ beside half the width of the 95% interval that all tokens of the step have.
 
 import torch
 
-from tangentlens import anisotropy, intrinsic_dimension, share
+from tangentlens import Subspace, anisotropy, intrinsic_dimension, share
+from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.sites import find_sites
 from tangentlens.capture.step import Capture
 from tangentlens.corpora.tokens import MASK
 from tangentlens.geometry.spectrum.anisotropy import anisotropy_replicates
 from tangentlens.lens.measures import Fitting, measure_site
 from tangentlens.statistics.jackknife import share_jackknife
-from tangentlens.studies.train import TrainPlan
+from tangentlens.studies.train import Network, TrainPlan
 from tangentlens.training.objectives import batch_for, draw
 
 STEPS, BATCH, DRAWS = 200, 128, 20
 DEMO = TrainPlan()
 
 
-def rows_of_a_step() -> list:
+def rows_of_a_step() -> list[TokenRows]:
     """Activations and gradients at all residual sites, in the last step of a short training."""
     tokens = DEMO.tokens()
-    model = DEMO.model("decoder", tokens.vocabulary)
+    model = DEMO.untrained(Network("decoder", "decoder", 0), tokens.vocabulary)
     optimizer = torch.optim.AdamW(model.parameters(), lr=DEMO.learning_rate)
     sites = find_sites(model, "resid")
     for step in range(STEPS + 1):
@@ -35,7 +36,7 @@ def rows_of_a_step() -> list:
     return [capture.rows(site) for site in sites]
 
 
-def values(activations: torch.Tensor, gradients: torch.Tensor, proxy: object) -> torch.Tensor:
+def values(activations: torch.Tensor, gradients: torch.Tensor, proxy: Subspace) -> torch.Tensor:
     """What a lens tells of a site: anisotropy, energy share, anisotropy share, dimension, gradient norm."""
     norm = float(gradients.square().sum(dim=1).mean().sqrt())
     shares = [share(gradients, proxy, order) for order in (1, 2)]

@@ -22,6 +22,6 @@ DEMO = Study(
     name="demo",
     about="Trains a small decoder and a small encoder with the lens on: one network of each, so it judges no claim.",
     claims=(),
-    costs={"smoke": "a few seconds", "small": "about two minutes on two cores"},
+    costs={"smoke": "a few seconds", "small": "about three minutes on two cores"},
     parts=_parts,
 )

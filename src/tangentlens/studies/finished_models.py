@@ -46,8 +46,8 @@ FINISHED_MODELS = Study(
     ),
     costs={
         "smoke": "seconds to a minute for a small model",
-        "small": "half a minute a site for a model of width 576, on two cores",
-        "full": "eight times that of `small`",
+        "small": "about 20 minutes on two cores for all-MiniLM-L6-v2, stories260K and SmolLM2-135M together",
+        "full": "at all sites with eight times the tokens; hours on two cores (estimated, not measured)",
     },
     parts=_parts,
 )

@@ -68,7 +68,7 @@ SHAPE_OF_LEARNING = Study(
     claims=("12a", "12b", "13", "14a", "14b", "14c", "15", "20"),
     costs={
         "smoke": "about a minute on two cores; characters of the built-in text",
-        "small": "about 25 minutes on two cores (13 of them measured); needs enwik8 (--text)",
+        "small": "about 25 minutes on two cores; needs enwik8 (--text)",
         "full": "twenty networks of 85 million parameters; days on one GPU (estimated, not measured); needs enwik8",
     },
     parts=_parts,

@@ -41,7 +41,7 @@ REFEREE, OURS = "a referee's question to arXiv 2604.08764", "ours"
 _TRAINING = "tangentlens study learning-dynamics"
 _SHAPES = "tangentlens study shape-of-learning"
 _FINISHED = "tangentlens study finished-models"
-_LOOKED = "written after a first look at one decoder, which is not among the networks"
+_LOOKED = "written after a look at finished models, and at one decoder that is not among the trained networks"
 
 _NORMAL = Select("log_ratio", "normal", order=1.0)
 _RANDOM = Select("log_ratio", "random", order=1.0)

@@ -50,7 +50,15 @@ class Entry:
     def strata(self) -> dict[str, float]:
         """The mean effect of the networks of each stratum, as people read it."""
         means = self.effects.group_by("stratum", maintain_order=True).agg(pl.mean("effect"))
-        return {name: math.exp(mean) if self.claim.unit == "ratio" else mean for name, mean in means.iter_rows()}
+        return {name: self._number(mean) for name, mean in means.iter_rows()}
+
+    def each(self, stratum: str) -> dict[str, float]:
+        """Return the effect of each network of a stratum, as people read it."""
+        rows = self.effects.filter(stratum=stratum).select("network", "effect").iter_rows()
+        return {name: self._number(effect) for name, effect in rows}
+
+    def _number(self, effect: float) -> float:
+        return math.exp(effect) if self.claim.unit == "ratio" else effect
 
     @property
     def effect(self) -> str:
@@ -66,8 +74,7 @@ class Entry:
     @property
     def margin(self) -> str:
         """What the claim says of the effect, with its margin."""
-        margin = math.exp(self.claim.margin) if self.claim.unit == "ratio" else self.claim.margin
-        return f"{'below' if self.claim.below else 'above'} {margin:.3g}"
+        return f"{'below' if self.claim.below else 'above'} {self._number(self.claim.margin):.3g}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return everything that is known of the claim, for programs."""

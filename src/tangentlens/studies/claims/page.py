@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from tangentlens.runs.files import make_directory, write_whole
-from tangentlens.studies.claims.ledger import Entry, by_population, letters
+from tangentlens.studies.claims.ledger import FINISHED, Entry, by_population, letters
 
 # What is between these marks is written anew; the rest of a page stays.
 BEGIN, END = "<!-- ledger -->", "<!-- /ledger -->"
@@ -71,9 +71,13 @@ def _details(entry: Entry, called: Mapping[str, str]) -> Iterator[str]:
     if entry.judgement is not None:
         level = f"{100 * entry.judgement.level:.3g}%"
         yield f"Measured: {entry.effect}, a {level} interval over networks; {entry.verdict}."
-    if sizes:
-        means = ", ".join(f"{mean:.3g} in {called[name]} ({sizes[name]})" for name, mean in entry.strata.items())
-        yield f"Means, with the number of networks: {means}."
+    means = [f"{mean:.3g} in {called[name]} ({sizes[name]})" for name, mean in entry.strata.items() if name != FINISHED]
+    if means:
+        yield f"Means, with the number of networks: {', '.join(means)}."
+    # A mean over such different models says less than each of them.
+    each = [f"{name} {value:.3g}" for name, value in entry.each(FINISHED).items()]
+    if each:
+        yield f"Each: {', '.join(each)}."
     if entry.why:
         yield f"{entry.why[0].upper()}{entry.why[1:]}."
     yield f"Redo: `{claim.needs.command}`, then `tangentlens claims`."

@@ -78,6 +78,7 @@ def _row(kind: str, turn: str, dates: list[float], is_date: bool) -> dict[str, o
     if len(dates) < 2:
         return None
     mean = Effect.of([dates], resolution=1.0).interval(0.95)
-    step = f"{2**mean.value - 1:.3g} [{2**mean.ci_low - 1:.3g}, {2**mean.ci_high - 1:.3g}]" if is_date else ""
+    steps = [max(2**at - 1, 0.0) for at in (mean.value, mean.ci_low, mean.ci_high)]
+    step = "{:.3g} [{:.3g}, {:.3g}]".format(*steps) if is_date else ""
     about = {"kind": kind, "turn": turn, "networks": len(dates), "step": step}
     return {**about, "doublings": mean.value, "ci_low": mean.ci_low, "ci_high": mean.ci_high}

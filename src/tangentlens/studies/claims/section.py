@@ -13,7 +13,7 @@ import polars as pl
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import styled
 from tangentlens.report.reading import interval_text, text_of
-from tangentlens.studies.claims.ledger import FINISHED, Entry, by_population, ledger, letters
+from tangentlens.studies.claims.ledger import Entry, by_population, ledger, letters
 from tangentlens.studies.claims.phases import phases
 
 # How verdicts are drawn: colour and marker.
@@ -23,7 +23,7 @@ _VERDICTS = {
     "inconclusive": ("#999999", "circle-open"),
 }
 # Intervals of a ratio are cut off here, or the widest would hide all others.
-_SHOWN = (0.2, 20.0)
+_SHOWN = (0.2, 50.0)
 
 
 def judged(records: pl.DataFrame) -> list[Entry]:
@@ -34,12 +34,14 @@ def judged(records: pl.DataFrame) -> list[Entry]:
 
 
 def ledger_figure(records: pl.DataFrame) -> Figure | None:
-    """Draw the effects of all claims about ratios, with their intervals and margins."""
-    entries = [entry for entry in judged(records) if entry.claim.unit == "ratio"][::-1]
-    if not entries:
+    """Draw the effects of all claims about ratios, with their intervals and margins, in the first population."""
+    ratios = by_population([entry for entry in judged(records) if entry.claim.unit == "ratio"])
+    if not ratios:
         return None
+    population, drawn = next(iter(ratios.items()))
+    entries = drawn[::-1]
     plot = go.Figure()
-    names = [_name(entry) for entry in entries]
+    names = [f"{html.escape(entry.claim.statement)} <b>{entry.claim.id}</b>" for entry in entries]
     margins = [math.exp(entry.claim.margin) for entry in entries]
     tick = {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": "#000000"}}
     plot.add_trace(go.Scatter(x=margins, y=names, mode="markers", name="margin", marker=tick))
@@ -54,22 +56,16 @@ def ledger_figure(records: pl.DataFrame) -> Figure | None:
         x, y = [one.value for one in shown], [name for name, _ in chosen]
         trace = go.Scatter(x=x, y=y, error_x={"type": "data", **ends}, mode="markers", name=verdict, marker=marker)
         plot.add_trace(trace)
-    ticks = {"tickvals": [0.2, 0.5, 1, 2, 5, 10, 20]}
+    ticks = {"tickvals": [0.2, 0.5, 1, 2, 5, 10, 20, 50]}
     plot.update_xaxes(type="log", title="ratio", range=[math.log10(end) for end in _SHOWN], **ticks)
     plot.update_yaxes(automargin=True, categoryorder="array", categoryarray=names)
     counts = Counter(entry.verdict for entry in entries)
-    title = "Claims about ratios: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
+    title = f"Claims about ratios, {population}: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
     caption = (
         "Points: means over networks. Bars: intervals over networks, corrected for the number of claims; cut off at "
     )
     caption += f"{_SHOWN[0]:g} and {_SHOWN[1]:g}. Ticks: what the effect must exceed for the claim to be supported."
     return Figure(title, caption, styled(plot, 120 + 28 * len(entries)))
-
-
-def _name(entry: Entry) -> str:
-    """Return what a figure calls a line of the ledger."""
-    where = f" <i>({FINISHED})</i>" if entry.population == FINISHED else ""
-    return f"{html.escape(entry.claim.statement)}{where} <b>{entry.claim.id}</b>"
 
 
 def ledger_table(records: pl.DataFrame) -> Iterator[Table]:
