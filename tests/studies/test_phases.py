@@ -8,7 +8,6 @@ import pytest
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import create_run
-from tangentlens.studies.claims.ledger import ledger
 from tangentlens.studies.claims.page import BEGIN, END, write_page
 from tangentlens.studies.claims.phases import GROWTH, phases
 
@@ -58,7 +57,7 @@ def test_a_page_keeps_what_is_around_its_marks(records, tmp_path):
     path = tmp_path / "ledger.md"
     path.write_text(f"# Before\n\n{BEGIN}\nthe last ledger\n{END}\n\nAfter.\n")
     for _ in range(2):
-        write_page(path, ledger(records), phases(records))
+        write_page(path, records)
     text = path.read_text()
     assert text.startswith(f"# Before\n\n{BEGIN}\n")
     assert text.endswith(f"{END}\n\nAfter.\n")
@@ -68,5 +67,5 @@ def test_a_page_keeps_what_is_around_its_marks(records, tmp_path):
 
 
 def test_a_page_that_is_not_there_is_made(records, tmp_path):
-    write_page(tmp_path / "new" / "ledger.md", ledger(records), phases(records))
+    write_page(tmp_path / "new" / "ledger.md", records)
     assert (tmp_path / "new" / "ledger.md").read_text().startswith("# Ledger of claims\n")

@@ -22,7 +22,6 @@ from tangentlens.runs.run import runs_in
 from tangentlens.studies import STUDIES
 from tangentlens.studies.claims.ledger import ledger
 from tangentlens.studies.claims.page import write_page
-from tangentlens.studies.claims.phases import phases
 from tangentlens.studies.claims.section import tables
 from tangentlens.studies.study import Inputs
 
@@ -84,7 +83,7 @@ def claims(
     records = read_runs(found)
     entries = ledger(records)
     if page is not None:
-        write_page(page, entries, phases(records))
+        write_page(page, records)
     if as_json:
         told = {"runs": [str(run.path) for run in found], "claims": [entry.as_dict() for entry in entries]}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")

@@ -149,7 +149,7 @@ def bell(kind: str | None, rows: str) -> Estimand:
     """
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
-        profile = _profile(records, kind, rows)
+        profile = depth_profile(records, "anisotropy", kind, rows)
         middle = pl.col("depth").is_between(*_MIDDLE)
         ends = pl.max_horizontal(pl.col("value").sort_by("depth").first(), pl.col("value").sort_by("depth").last())
         return (
@@ -166,7 +166,7 @@ def relative_range(kind: str) -> Estimand:
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
         value = pl.col("value")
-        profile = _profile(records, kind, ALL_ROWS)
+        profile = depth_profile(records, "anisotropy", kind, ALL_ROWS)
         return profile.group_by(NETWORK, maintain_order=True).agg(effect=(value.max() - value.min()) / value.mean())
 
     return effect
@@ -234,9 +234,9 @@ def among_massive(one: Estimand) -> Estimand:
     return effect
 
 
-def _profile(records: pl.DataFrame, kind: str | None, rows: str) -> pl.DataFrame:
-    """Return the anisotropy over depth at the last step of each network that was measured from end to end."""
-    select = Select("anisotropy", quantity=ACTIVATION, site=None, kind=kind)
+def depth_profile(records: pl.DataFrame, measure: str, kind: str | None, rows: str) -> pl.DataFrame:
+    """Return a measure over depth at the last step of each network that was measured from end to end."""
+    select = Select(measure, quantity=ACTIVATION, site=None, kind=kind)
     found = select.rows(records).filter(pl.col("site").str.starts_with("resid."))
     found = found.filter(pl.col("rows") == ALL_ROWS) if rows == ALL_ROWS else without_massive(found)
     whole = pl.col("depth").min().over(NETWORK).eq(0) & pl.col("depth").max().over(NETWORK).eq(1)

@@ -9,29 +9,31 @@ from pathlib import Path
 import polars as pl
 
 from tangentlens.runs.files import make_directory, write_whole
-from tangentlens.studies.claims.ledger import FINISHED, Entry, by_population, letters
+from tangentlens.studies.claims.ledger import FINISHED, Entry, by_population, ledger, letters
+from tangentlens.studies.claims.phases import phases
+from tangentlens.studies.claims.shapes import depth_shapes
 
 # What is between these marks is written anew; the rest of a page stays.
 BEGIN, END = "<!-- ledger -->", "<!-- /ledger -->"
 
 
-def write_page(path: Path, entries: Sequence[Entry], turns: pl.DataFrame) -> None:
+def write_page(path: Path, records: pl.DataFrame) -> None:
     """Write the ledger into a file, between its marks if it has them.
 
     Args:
         path: The file.
-        entries: The ledger.
-        turns: When training turns, as `phases` returns it.
+        records: The records of all runs, as `read_runs` returns them.
     """
     text = path.read_text(encoding="utf-8") if path.exists() else f"# Ledger of claims\n\n{BEGIN}\n{END}\n"
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
-    made = "\n".join(_lines(entries, turns))
+    made = "\n".join(_lines(records))
     make_directory(path.parent)
     write_whole(path, f"{before}{begin or BEGIN}\n\n{made}\n\n{end or END}{after or chr(10)}".encode())
 
 
-def _lines(entries: Sequence[Entry], turns: pl.DataFrame) -> Iterator[str]:
+def _lines(records: pl.DataFrame) -> Iterator[str]:
+    entries, shapes, turns = ledger(records), depth_shapes(records), phases(records)
     for population, some in by_population(entries).items():
         counts = Counter(entry.verdict for entry in some)
         told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
@@ -51,6 +53,11 @@ def _lines(entries: Sequence[Entry], turns: pl.DataFrame) -> Iterator[str]:
     for entry in entries:
         yield ""
         yield from _details(entry, called)
+    if shapes.height:
+        yield ""
+        yield "## Shapes over depth"
+        yield ""
+        yield from _table(shapes.columns, shapes.rows())
     if turns.height:
         yield ""
         yield "## When training turns"

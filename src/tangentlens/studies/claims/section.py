@@ -15,6 +15,7 @@ from tangentlens.report.drawing import styled
 from tangentlens.report.reading import interval_text, text_of
 from tangentlens.studies.claims.ledger import Entry, by_population, ledger, letters
 from tangentlens.studies.claims.phases import phases
+from tangentlens.studies.claims.shapes import depth_shapes
 
 # How verdicts are drawn: colour and marker.
 _VERDICTS = {
@@ -113,4 +114,11 @@ def _row(entry: Entry, called: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-LEDGER = Section(figures=(ledger_figure,), tables=(ledger_table, phase_table), rows=None)
+def shape_table(records: pl.DataFrame) -> Iterator[Table]:
+    """Tabulate the shapes of profiles over depth."""
+    found = depth_shapes(records) if "weights" in records.columns else pl.DataFrame()
+    if found.height:
+        yield Table("Shapes over depth at the last step, judged over networks", found)
+
+
+LEDGER = Section(figures=(ledger_figure,), tables=(ledger_table, shape_table, phase_table), rows=None)
