@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import torch
 from jaxtyping import Float
 from scipy import special
 from torch import Tensor
@@ -48,8 +47,7 @@ class Interval:
 
     def from_log_odds(self) -> Interval:
         """Return the interval of a share, given that of its log-odds; it lies between 0 and 1."""
-        ends = torch.tensor([self.value, self.ci_low, self.ci_high], dtype=torch.float64)
-        value, low, high = ends.sigmoid().tolist()
+        value, low, high = special.expit([self.value, self.ci_low, self.ci_high]).tolist()
         return Interval(value, low, high, self.ci_over)
 
     def times(self, factor: float) -> Interval:
@@ -101,6 +99,7 @@ def student(level: float, degrees: float) -> float:
 def mean_interval(values: Float[Tensor, "n"], over: str, level: float = 0.95) -> Interval:
     """Return the mean of independent values with Student's interval at `level`.
 
+    >>> import torch
     >>> mean_interval(torch.tensor([1.0, 2.0, 3.0, 6.0]), over="batches")
     3.00 [-0.437, 6.44]
     """

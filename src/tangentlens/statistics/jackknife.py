@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import fmean
 
 import torch
 from jaxtyping import Float, Int
@@ -64,15 +65,16 @@ def jackknife(replicates: Float[Tensor, "g_plus_1"], *energies: Float[Tensor, "g
     >>> jackknife(means)  # for a mean, this is Student's interval
     3.00 [-0.437, 6.44]
     """
-    value, left_out = float(replicates[0]), replicates[1:].double()
+    # A due step has thousands of these short vectors, for which torch takes ten times as long.
+    value, *left_out = replicates.tolist()
     if energies:
-        left_out = left_out[torch.stack(energies).sum(dim=0) > 0]
+        left_out = [one for one, *held in zip(left_out, *(e.tolist() for e in energies), strict=True) if sum(held) > 0]
     effective = min(map(effective_number, energies), default=len(left_out))
-    if not effective >= LEAST_EFFECTIVE or not bool(replicates[:1].isfinite().all() and left_out.isfinite().all()):
+    if not effective >= LEAST_EFFECTIVE or not all(map(math.isfinite, (value, *left_out))):
         return Interval(value, math.nan, math.nan)
     reach = _reach(left_out, effective)
     # Fewer rows shift a biased estimate in one direction, which estimates the bias (docs/calibration.md, 'Intervals').
-    center = value + (len(left_out) - 1) * (value - float(left_out.mean()))
+    center = value + (len(left_out) - 1) * (value - fmean(left_out))
     return Interval(value, min(value, center - reach), max(value, center + reach))
 
 
@@ -98,13 +100,13 @@ def jackknife_reach(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"]
     labels = group.unique().tolist()
     if len(labels) < 2:
         return math.inf
-    left_out = torch.tensor([estimate(group != label) for label in labels], dtype=torch.float64)
-    return _reach(left_out, len(left_out)) if bool(left_out.isfinite().all()) else math.inf
+    left_out = [float(estimate(group != label)) for label in labels]
+    return _reach(left_out, len(left_out)) if all(map(math.isfinite, left_out)) else math.inf
 
 
-def _reach(left_out: Float[Tensor, "g"], effective: float) -> float:
-    g = len(left_out)
-    error = math.sqrt((g - 1) / g * float((left_out - left_out.mean()).square().sum()))
+def _reach(left_out: Sequence[float], effective: float) -> float:
+    g, mean = len(left_out), fmean(left_out)
+    error = math.sqrt((g - 1) / g * sum((one - mean) ** 2 for one in left_out))
     return student(0.95, effective - 1) * error
 
 

@@ -19,7 +19,7 @@ _PLANS = {
     ),
 }
 # Tokens of held-out text whose gradients are looked at after training.
-_TOKENS = {"smoke": 1024, "small": 8192, "full": 32_768}
+_TOKENS = {"smoke": 512, "small": 8192, "full": 32_768}
 
 
 def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:

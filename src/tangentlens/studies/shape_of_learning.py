@@ -36,7 +36,7 @@ _SMALL = TrainPlan(
 )
 _SCALES = {
     "smoke": _Scale(
-        replace(_SMALL, seeds=2, units="symbols", size=20_000, length=32, layers=2, width=32, steps=49, rank=8),
+        replace(_SMALL, seeds=2, units="symbols", size=10_000, length=32, layers=2, width=32, steps=25, rank=8),
         epoch_sites=("resid.1",),
     ),
     "small": _Scale(_SMALL, epoch_sites=("resid.3",)),
