@@ -1,6 +1,7 @@
 import pytest
 import torch
 
+import tangentlens as tl
 from tangentlens import InputError
 from tangentlens.alignment.frequency import FrequencyBins
 
@@ -16,6 +17,15 @@ def test_bins_hold_about_equal_mass_and_ascend_with_frequency():
 def test_types_never_counted_and_ids_outside_belong_to_no_bin():
     bins = FrequencyBins.of(torch.tensor([0, 5, 5]), n_bins=2)
     assert bins.assign(torch.tensor([-100, 0, 1, 2, 3])).tolist() == [-1, -1, 0, 1, -1]
+
+
+def test_ids_beyond_the_counts_are_told():
+    rows, tokens = torch.randn(400, 12), torch.arange(400) % 10
+    with pytest.warns(UserWarning, match="must be below the length of the token counts, 8, but some are not"):
+        test = tl.tangent_test(
+            rows, rows, torch.arange(400) // 20, tokens=tokens, rank=3, bins=FrequencyBins.of(torch.ones(8))
+        )
+    assert sum(test.n_tokens[f"input.{i}"] for i in range(4)) < test.n_tokens["all"]
 
 
 def test_counts_of_nothing_are_refused():

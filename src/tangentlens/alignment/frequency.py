@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,6 +57,16 @@ class FrequencyBins:
         known = (tokens >= 0) & (tokens < len(self.bin_of))
         bins = self.bin_of.to(tokens.device)[tokens.where(known, 0)]
         return bins.where(known, -1)
+
+    def warn_of_unknown(self, tokens: Int[Tensor, "n"]) -> None:
+        """Warn if there are token ids for which nothing can have been counted: they are in no bin."""
+        if bool((tokens >= len(self.bin_of)).any()):
+            # The same words each time, so that Python shows them once.
+            warnings.warn(
+                f"token ids must be below the length of the token counts, {len(self.bin_of)}, but some are not, and "
+                "these tokens are in no frequency bin; count the corpus with the tokenizer of the model",
+                stacklevel=2,
+            )
 
 
 def checked_counts(given: Any) -> Tensor:

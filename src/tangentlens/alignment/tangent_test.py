@@ -197,6 +197,7 @@ def _selections(rows: TokenRows, bins: FrequencyBins | None) -> Iterator[tuple[s
             # Ids may be arbitrarily large, so types are numbered from 0 before they are counted.
             types, known = ids.unique(return_inverse=True)
             used = FrequencyBins.of(known.bincount().where(types >= 0, 0))
+        used.warn_of_unknown(known)
         index = used.assign(known)
         for number in range(used.n_bins):
             yield f"{kind}.{number}", index == number
