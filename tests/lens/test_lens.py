@@ -241,6 +241,29 @@ def test_forgetting_to_step_is_noticed(tmp_path):
         train(model, steps=3)
 
 
+def test_stepping_twice_is_noticed(tmp_path):
+    model = tiny_model()
+    with Lens(model, rank=4, every=2, run=tmp_path / "run") as lens:
+        train(model, steps=1, lens=lens)
+        with pytest.warns(UserWarning, match="although the model has not run since the last call"):
+            lens.step()
+        train(model, steps=2, lens=lens)
+
+
+def test_a_lens_is_opened_and_closed_without_a_block(tmp_path):
+    model = tiny_model()
+    lens = Lens(model, rank=4, every=1, run=tmp_path / "plain").start()
+    losses = train(model, steps=2, lens=lens)
+    lens.close()
+    assert n_hooks(model) == 0
+    with pytest.raises(InputError, match="open the lens first"):
+        lens.step()
+    other = tiny_model()
+    with Lens(other, rank=4, every=1, run=tmp_path / "block") as block:
+        assert train(other, steps=2, lens=block) == losses
+    assert lens.run.records.drop("run").equals(block.run.records.drop("run"))
+
+
 def test_targets_of_a_model_of_ones_own_are_used_only_if_its_objective_is_known(tmp_path):
     class Own(type(tiny_model())):
         pass

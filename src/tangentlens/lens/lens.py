@@ -12,12 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.prediction import GRADIENTS_THEN
-from tangentlens.capture.batch import Objective, count_tokens, named_arguments, objective_of
-from tangentlens.capture.distributed import device_of, is_first, mean_of_all_ranks, of_all_ranks, world_size
+from tangentlens.capture.batch import Objective, objective_of
+from tangentlens.capture.distributed import device_of, is_first, mean_of_all_ranks, world_size
 from tangentlens.capture.sites import check_visible, find_sites
 from tangentlens.capture.step import Capture
 from tangentlens.capture.stream import MomentStream
@@ -28,14 +27,15 @@ from tangentlens.lens.alarms import Alarm, ring
 from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step
 from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
 from tangentlens.lens.memory import Memory
+from tangentlens.lens.passes import Passes
 from tangentlens.lens.probe import Probe
 from tangentlens.lens.records import write_step
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
-from tangentlens.lens.settings import check_settings, token_ids
+from tangentlens.lens.settings import check_settings, claim, token_ids
 from tangentlens.lens.updates import update_records
 from tangentlens.proxies import DEFAULT, Fit, named_proxy
 from tangentlens.runs.records import Record
-from tangentlens.runs.run import Run, check_same, create_run
+from tangentlens.runs.run import Run, create_run
 from tangentlens.runs.vocabulary import ALARM, LOSS
 
 
@@ -151,16 +151,15 @@ class Lens:
         self.scalars: dict[str, float] = {}
         self.seed = seed
         self.current = step
-        self._tokens_before = int(tokens_seen)
-        self._tokens_here: int | Tensor = 0
+        self._passes = Passes(model, int(tokens_seen))
         self._run: Run | None = None
         if is_first():
             self._run = run if isinstance(run, Run) else create_run(run, {})
-            self._claim(self._run, fresh=not isinstance(run, Run))
+            begins = step == 0 and not isinstance(run, Run)
+            claim(self._run, self.name, self._settings(), begins)
         self._capture: Capture | None = None
         self._memory = Memory()
         self._stream = MomentStream(model, self.sites, self.exclude, loss_scale, self.skip_first, self.massive)
-        self._counter: RemovableHandle | None = None
         self._is_first_step = True
 
     @property
@@ -175,11 +174,11 @@ class Lens:
     @property
     def tokens_seen(self) -> int:
         """Return the number of tokens that all ranks have trained the model on; every rank must call this."""
-        return self._tokens_before + sum(of_all_ranks(int(self._tokens_here), device_of(self.model)))
+        return self._passes.tokens()
 
-    def _claim(self, run: Run, fresh: bool) -> None:
-        """Write the settings to the manifest under the model's name, or raise if another lens has that name."""
-        settings = {
+    def _settings(self) -> dict[str, Any]:
+        """Return what a run is told of this lens, and what a lens that continues it must agree with."""
+        return {
             "sites": {site.name: site.place for site in self.sites},
             "proxy": named_proxy(self.proxy)[0],
             "rank": self.rank,
@@ -197,35 +196,34 @@ class Lens:
             "updates": {matrix.name: matrix.place for matrix in self._updates.matrices},
             "bins": None if self.bins is None else hashlib.sha256(str(self.bins.bin_of.tolist()).encode()).hexdigest(),
         }
-        known = run.manifest.get("lenses", {}).get(self.name)
-        if known is not None:
-            check_same(run.path, known, settings)
-            if fresh and self.current == 0 and not run.records.filter(model=self.name).is_empty():
-                raise InputError(
-                    f"{run.path} must be empty for a training that starts at step 0, but holds one; choose "
-                    "another folder, delete this one, or pass step= and tokens_seen= to continue from a checkpoint"
-                )
-        run.describe("lenses", {self.name: settings})
 
-    def __enter__(self) -> Lens:
-        if self._counter is not None:
+    def start(self) -> Lens:
+        """Open the lens and return it; `with` does the same. A lens need not be closed before the program ends."""
+        if self._passes.are_watched:
             raise InputError("a lens must be opened once at a time, but this one is open; make another")
         # This may raise, and then no hook must be left on the model.
         self._arm()
-        self._counter = self.model.register_forward_pre_hook(self._count_tokens, with_kwargs=True)
+        self._passes.watch()
         return self
+
+    __enter__ = start
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._counter is not None:
-            self._counter.remove()
-            self._counter = None
-        if error is None and self.due() and self._capture is not None and self._capture.n_backward > 1:
+        self._close(finished=error is None)
+
+    def close(self) -> None:
+        """Remove everything that the lens has put on the model; the end of a `with` block does the same."""
+        self._close(finished=True)
+
+    def _close(self, finished: bool) -> None:
+        self._passes.leave()
+        if finished and self.due() and self._capture is not None and self._capture.n_backward > 1:
             warnings.warn(
                 f"{self._capture.n_backward} backward passes came since the last lens.step() and were not measured; "
                 "call lens.step() once after each optimizer step",
-                stacklevel=2,
+                stacklevel=3,
             )
         self._disarm()
         self._updates.forget()
@@ -241,6 +239,13 @@ class Lens:
             loss: The loss of the step, to be written with the rest.
         """
         self._check_open("step")
+        # On a due step, a missing backward pass is an error.
+        if not self._passes.came() and not self.due():
+            warnings.warn(
+                "lens.step() was called although the model has not run since the last call, and every call counts as a "
+                "step; call it once after each optimizer step",
+                stacklevel=2,
+            )
         capture, step, troubles = self._capture, self.current, {}
         self._disarm()
         try:
@@ -271,9 +276,10 @@ class Lens:
 
     def _check_open(self, name: str) -> None:
         """Raise if the method `name` is called outside of the `with` block."""
-        if self._counter is None:
+        if not self._passes.are_watched:
             raise InputError(
-                f"lens.{name}() must be called inside `with Lens(...) as lens:`, but is not; open that block"
+                f"lens.{name}() must be called inside `with Lens(...) as lens:` or after `lens.start()`, but is not; "
+                "open the lens first"
             )
 
     def skip(self, reason: str) -> None:
@@ -316,7 +322,7 @@ class Lens:
                 for alarm in self.alarms:
                     alarm.highest = float(value) if alarm.scalar == name else alarm.highest
             elif kind == "tokens_seen":
-                self._tokens_before = int(value)
+                self._passes.before = int(value)
         # The state holds the sum over all ranks, so only one rank may continue from it.
         if is_first():
             self._stream.load_state_dict(state)
@@ -343,12 +349,6 @@ class Lens:
             if watching is not None:
                 watching.__exit__(None, None, None)
         self._capture = None
-
-    def _count_tokens(self, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """Add the tokens of a forward pass in training to the count."""
-        if model.training and torch.is_grad_enabled():
-            # The sum stays on the device, so that no step has to wait for it.
-            self._tokens_here = self._tokens_here + count_tokens(named_arguments(model, args, kwargs))
 
     def _about(self) -> Record:
         """Return what all records of this step have in common; every rank must call this."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tangentlens.capture.batch import OBJECTIVES
@@ -12,6 +12,7 @@ from tangentlens.geometry.measures import MEASURES
 from tangentlens.lens.alarms import Alarm
 from tangentlens.lens.measures import SCALARS
 from tangentlens.proxies import named_proxy
+from tangentlens.runs.run import Run, check_same
 
 
 def check_settings(proxy: Any, measures: Any, objective: Any, alarms: Any, loss_scale: Any) -> None:
@@ -31,6 +32,26 @@ def check_settings(proxy: Any, measures: Any, objective: Any, alarms: Any, loss_
     for alarm in alarms:
         if alarm.scalar not in SCALARS:
             raise InputError(f"an alarm must be of one of {', '.join(SCALARS)}, but is of {alarm.scalar!r}")
+
+
+def claim(run: Run, name: str, settings: Mapping[str, Any], begins: bool) -> None:
+    """Write the settings of a lens to a run's manifest, or raise if another lens has its name there.
+
+    Args:
+        run: The run.
+        name: The name of the lens, which is that of its model in the records.
+        settings: Its settings.
+        begins: Whether a training begins, so that there must not be one already.
+    """
+    known = run.manifest.get("lenses", {}).get(name)
+    if known is not None:
+        check_same(run.path, known, settings)
+        if begins and not run.records.filter(model=name).is_empty():
+            raise InputError(
+                f"{run.path} must be empty for a training that starts at step 0, but holds one; choose another folder, "
+                "delete this one, or pass step= and tokens_seen= to continue from a checkpoint"
+            )
+    run.describe("lenses", {name: settings})
 
 
 def token_ids(exclude: Any) -> tuple[int, ...]:
