@@ -65,12 +65,12 @@ class LensCallback(Callback):
         if skipped:
             self.lens.skip("the training step returned nothing")
             return
-        due = self.lens.due()
+        due, step = self.lens.due(), self.lens.current
         self.lens.step(loss)
         if due and self.lens.scalars:
             # `log_dict` would repeat them on every step until the next due one.
             for logger in trainer.loggers:
-                logger.log_metrics(prefixed(self.lens.scalars), step=trainer.global_step)
+                logger.log_metrics(prefixed(self.lens.scalars), step=step)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the lens needs to continue from a checkpoint with the same numbers."""

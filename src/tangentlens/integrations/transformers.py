@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +81,16 @@ class LensCallback(TrainerCallback):  # type: ignore[misc]
         """End the lens's step after an optimizer step, and report the scalars if the step was due."""
         if self.lens is None:
             return
-        due = self.lens.due()
+        due, step = self.lens.due(), self.lens.current
         self.lens.step()
         if due and self.lens.scalars:
             logs = prefixed(self.lens.scalars)
-            state.log_history.append({**logs, "step": state.global_step})
+            state.log_history.append({**logs, "step": step})
             if self._handler is not None:
+                # Trackers take the number of the step from the state, which has counted the update by now.
+                then = replace(state, global_step=step)
                 # Its own `on_log` would cancel a log of the Trainer that is due at the same step.
-                self._handler.call_event("on_log", args, state, control, logs=logs)
+                self._handler.call_event("on_log", args, then, control, logs=logs)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
         """Save what the lens needs to continue to the checkpoint that was just written."""
