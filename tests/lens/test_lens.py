@@ -146,7 +146,7 @@ def test_a_step_without_backward_is_an_error(tmp_path):
     model = tiny_model()
     with Lens(model, rank=4, every=1, run=tmp_path / "run") as lens, torch.no_grad():
         model(**tiny_batch())
-        with pytest.raises(InputError, match="no gradient came through it"):
+        with pytest.raises(InputError, match=r"resid.0, resid.1, resid.2 must be in the loss, but no gradient came"):
             lens.step()
 
 
@@ -239,6 +239,36 @@ def test_forgetting_to_step_is_noticed(tmp_path):
         Lens(model, rank=4, every=1, run=tmp_path / "run"),
     ):
         train(model, steps=3)
+
+
+def freeze(model, n_blocks=0):
+    """Freeze the embedding and the first blocks."""
+    for part in (model.get_input_embeddings(), *model.model.layers[:n_blocks]):
+        part.requires_grad_(False)
+
+
+def test_sites_that_are_frozen_from_the_start_are_all_named(tmp_path):
+    model = tiny_model()
+    freeze(model, 1)
+    says = r"^resid.0, resid.1 must be in the loss, but no gradient came through"
+    with Lens(model, rank=4, every=1, run=tmp_path / "run") as lens, pytest.raises(InputError, match=says):
+        train(model, steps=1, lens=lens)
+
+
+def test_sites_that_are_frozen_in_the_middle_do_not_end_the_training(tmp_path):
+    model = tiny_model()
+    with Lens(model, rank=4, every=1, run=tmp_path / "run", updates="embed") as lens:
+        train(model, steps=2, lens=lens)
+        freeze(model, 1)
+        with pytest.warns(UserWarning, match="not measured at resid") as told:
+            train(model, steps=3, lens=lens)
+    words = [str(one.message) for one in told if "resid" in str(one.message)]
+    assert words == ["step 2 was not measured at resid.0, resid.1: no gradient came through it; is it frozen?"]
+    missing = lens.run.records.filter(pl.col("metric") == "unmeasured", pl.col("site").str.starts_with("resid"))
+    assert missing.select("step", "site").sort("step", "site").rows() == [
+        (step, site) for step in (2, 3, 4) for site in ("resid.0", "resid.1")
+    ]
+    assert lens.run.records.filter(metric="share", site="resid.2")["step"].unique().sort().to_list() == [0, 1, 2, 3, 4]
 
 
 def test_stepping_twice_is_noticed(tmp_path):

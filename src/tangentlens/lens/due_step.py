@@ -24,6 +24,8 @@ from tangentlens.proxies import named_proxy
 from tangentlens.runs.records import Record
 from tangentlens.runs.vocabulary import MEAN_SITE
 
+_NO_PASS = "forward pass came through it; are blocks dropped at random?"
+
 
 @dataclass(frozen=True, eq=False)
 class DueStep:
@@ -38,6 +40,8 @@ class DueStep:
         fitting: The proxy and how it is compared.
         device: Where ranks exchange numbers.
         predict: Whether to test the subspaces of the due step before.
+        is_first: Whether nothing was measured before, so that a site without a gradient is a mistake in the settings
+            and an error. Later it may have been frozen on purpose, which must not end a training.
     """
 
     about: Record
@@ -48,6 +52,7 @@ class DueStep:
     fitting: Fitting
     device: torch.device
     predict: bool = False
+    is_first: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,9 +76,16 @@ class Outcome:
 
 def measure_due_step(step: DueStep) -> Outcome:
     """Measure every site, one after the other. All ranks take part; the first one measures and gets the records."""
-    outcome, trained = Outcome(), step.capture.n_backward > 0
+    outcome = Outcome()
+    frozen = [name for name in step.capture.without_gradient() if name in {site.name for site in step.sites}]
+    if step.capture.n_backward == 0 or (step.is_first and frozen):
+        raise InputError(
+            f"{', '.join(frozen or [site.name for site in step.sites])} must be in the loss, but no gradient came "
+            "through since the last step; call backward before lens.step(), check that no site is frozen and that the "
+            "model is not called through torch.compile(model), or choose other sites"
+        )
     for site in step.sites:
-        data = gather(step, site, trained)
+        data = gather(step, site, frozen)
         if is_first():
             try:
                 measure(step, site, data, outcome)
@@ -91,17 +103,17 @@ def measure_due_step(step: DueStep) -> Outcome:
     return outcome
 
 
-def gather(step: DueStep, site: Site, trained: bool) -> SiteData:
+def gather(step: DueStep, site: Site, frozen: Sequence[str]) -> SiteData:
     """Return what all ranks have of a site. Each rank takes part in every exchange, whatever it lacks itself.
 
     Args:
         step: The due step.
         site: The site.
-        trained: Whether the step had a backward pass. If it had, a site without a forward pass was dropped at random;
-            if not, the lens is called at the wrong moment, which is an error.
+        frozen: Sites that no gradient came through.
     """
-    dropped = trained and not step.capture.ran(site)
-    own = None if dropped else step.capture.rows(site)
+    # A site without a forward pass was dropped at random.
+    lacks = site.name in frozen or not step.capture.ran(site)
+    own = None if lacks else step.capture.rows(site)
     return SiteData(
         rows=gathered_rows(own, step.device),
         fit_on=step.memory.earlier(site, step.device),
@@ -112,7 +124,8 @@ def gather(step: DueStep, site: Site, trained: bool) -> SiteData:
 def measure(step: DueStep, site: Site, data: SiteData, outcome: Outcome) -> None:
     """Measure one site and put measures and records into the outcome."""
     if data.rows is None:
-        raise InputError("no forward pass came through it; are blocks dropped at random?")
+        missing = "gradient came through it; is it frozen?" if step.capture.ran(site) else _NO_PASS
+        raise InputError(f"no {missing}")
     here = _at(step, site)
     subspaces, (name, _) = step.memory.subspaces.get(site.name, {}), named_proxy(step.fitting.proxy)
     for rows, moments in data.window.items():

@@ -33,6 +33,7 @@ from tangentlens.lens.records import write_step
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
 from tangentlens.lens.settings import check_settings, claim, token_ids
 from tangentlens.lens.updates import update_records
+from tangentlens.lens.warned import warn_of_no_gradient, warn_of_no_pass, warn_of_troubles
 from tangentlens.proxies import DEFAULT, Fit, named_proxy
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
@@ -161,6 +162,7 @@ class Lens:
         self._memory = Memory()
         self._stream = MomentStream(model, self.sites, self.exclude, loss_scale, self.skip_first, self.massive)
         self._is_first_step = True
+        self._troubles: dict[str, str] = {}
 
     @property
     def run(self) -> Run:
@@ -241,38 +243,24 @@ class Lens:
         self._check_open("step")
         # On a due step, a missing backward pass is an error.
         if not self._passes.came() and not self.due():
-            warnings.warn(
-                "lens.step() was called although the model has not run since the last call, and every call counts as a "
-                "step; call it once after each optimizer step",
-                stacklevel=2,
-            )
-        capture, step, troubles = self._capture, self.current, {}
+            warn_of_no_pass()
+        capture, step = self._capture, self.current
         self._disarm()
         try:
             if capture is not None and self.due():
                 # The mixed precision of the training must not apply to what is measured.
                 with torch.autocast(device_of(self.model).type, enabled=False), torch.no_grad():
-                    troubles = self._measure(capture, loss)
+                    troubles, before = self._measure(capture, loss), self._troubles
+                self._troubles = troubles
+                warn_of_troubles(step, troubles, before)
             elif capture is not None and is_due(self.every, step + 1):
                 self._memory.fit_on = capture.activations()
             elif capture is not None and capture.n_backward:
-                self._warn_of(capture.without_gradient())
+                warn_of_no_gradient(capture.without_gradient())
         finally:
             self._is_first_step = False
             self.current += 1
             self._arm()
-        if troubles:
-            sites = ", ".join(troubles)
-            warnings.warn(f"step {step} was not measured at {sites}: {next(iter(troubles.values()))}", stacklevel=2)
-
-    def _warn_of(self, sites: list[str]) -> None:
-        """Warn of sites without a gradient now, because the first due step, where they matter, may be hours away."""
-        if sites:
-            warnings.warn(
-                f"no gradient came through {', '.join(sites)} in the first step; on a due step that is an error: check "
-                "that the site is not frozen and that the model is not called through torch.compile(model)",
-                stacklevel=3,
-            )
 
     def _check_open(self, name: str) -> None:
         """Raise if the method `name` is called outside of the `with` block."""
@@ -361,8 +349,11 @@ class Lens:
         records = [] if loss is None else [replace(about, quantity=LOSS, metric=LOSS, value=loss)]
         fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
         fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive, measures=self.measures)
+        is_first_measured = not self._memory.subspaces
         outcome = measure_due_step(
-            DueStep(about, self.sites, capture, self._stream, self._memory, fitting, device, self.predict)
+            DueStep(
+                about, self.sites, capture, self._stream, self._memory, fitting, device, self.predict, is_first_measured
+            )
         )
         records += outcome.records
         records += update_records(about, self._updates, capture, self._memory, fitting, device)
