@@ -59,7 +59,7 @@ def run_study(
     inputs = Inputs(out or Path("runs") / f"{study.name}-{scale}", text_name(text), chosen, device)
     with progress_bars(quiet or as_json) as watch:
         runs = study.run(scale, inputs, watch)
-    page = write(*runs, out=inputs.out / "report.html")
+    page = write(*runs, out=inputs.out / "report.html", title=f"{name}, {scale}")
     if as_json:
         claims([run.path for run in runs], as_json=True)
     elif not quiet:
