@@ -275,6 +275,7 @@ def test_studies_are_listed_with_their_claims_and_costs():
     assert "learning-dynamics" in done.stdout
     assert "28b" in done.stdout
     assert "small  about" in done.stdout
+    assert "9a. The proxy takes more than the top principal components" in done.stdout
     listed = json.loads(tangentlens("study", "--list", "--json").stdout)
     assert {"demo", "learning-dynamics", "shape-of-learning", "finished-models"} == {one["name"] for one in listed}
 
@@ -283,12 +284,14 @@ def test_a_misspelt_study_is_told_the_nearest_name(tmp_path):
     fails(1, "study", "lerning-dynamics", says="did you mean learning-dynamics?")
     fails(1, "study", "demo", "--scale", "smok", says="did you mean smoke?")
     fails(1, "claims", tmp_path / "nothing", says="must be a run directory")
+    fails(2, "study", "demo", "--models", "a,b", says="--models is for finished-models")
 
 
 def test_a_study_ends_with_its_ledger_and_claims_say_what_is_missing(tmp_path):
     done = tangentlens("study", "demo", "--scale", "smoke", "--out", tmp_path / "demo")
     assert done.returncode == 0, done.stderr
     assert f"Report: {tmp_path / 'demo' / 'report.html'}" in done.stdout
+    assert "not judged" not in done.stdout, "it judges no claim"
     told = json.loads(tangentlens("claims", tmp_path / "demo", "--json").stdout)
     verdicts = {one["id"]: one for one in told["claims"]}
     assert {one["verdict"] for one in told["claims"]} == {"not judged"}

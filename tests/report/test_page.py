@@ -3,12 +3,13 @@ import shutil
 import subprocess
 from dataclasses import replace
 
+import plotly.graph_objects as go
 import polars as pl
 import pytest
 import torch
 
 from tangentlens import InputError, Lens, open_run
-from tangentlens.report.contents import draw
+from tangentlens.report.contents import Figure, Section, draw
 from tangentlens.report.page import write_report
 from tangentlens.report.reading import read_runs
 from tangentlens.report.sections.shares import share_over_depth
@@ -218,6 +219,21 @@ def test_the_title_counts_sites_by_the_lower_end(tmp_path):
         for variant, detail, value, low in (("semi_nmf", "proxy", 0.3, low), ("random", "", 0.125, 0.125))
     ]
     assert "at 2 of 3 sites" in share_over_depth(as_frame("r", records)).title
+
+
+def test_a_title_with_the_numbers_of_many_networks_is_no_heading(tmp_path):
+    numbers = "; ".join(f"network-{i} from 6.20 to 6.10" for i in range(20))
+
+    def long_title(_):
+        return Figure(f"Training loss: {numbers}", "Lines: losses.", go.Figure())
+
+    run = create_run(tmp_path / "run", {})
+    run.write("one", [Record(model="m", metric="loss", value=1.0)])
+    write_report([run], tmp_path / "report.html", [Section(figures=(long_title,))], title="a study")
+    text = (tmp_path / "report.html").read_text()
+    assert "<h1>a study</h1>" in text
+    assert "<h2>Training loss</h2>" in text
+    assert f"<figcaption>Lines: losses. In numbers: {numbers}.</figcaption>" in text
 
 
 def test_a_folder_is_not_a_report(run, tmp_path):

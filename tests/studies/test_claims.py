@@ -12,6 +12,7 @@ from tangentlens.runs.run import create_run
 from tangentlens.studies import SECTIONS, STUDIES
 from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import FINISHED, TRAINED, ledger
+from tangentlens.studies.claims.page import write_page
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 SITES = {"resid.0": 0.0, "resid.1": 0.25, "resid.2": 0.5, "resid.3": 0.75, "resid.4": 1.0}
@@ -260,6 +261,20 @@ def test_networks_trained_here_and_finished_models_are_judged_apart(tmp_path):
     assert (finished.population, finished.verdict) == (FINISHED, "inconclusive")
     assert repr(trained.judgement) == repr(alone.judgement), "models of others do not change the verdict on seeds"
     assert finished.strata == {FINISHED: pytest.approx(math.exp(1 / 3))}
+
+
+def test_a_page_shows_how_far_strata_and_finished_models_are_apart(tmp_path):
+    claim, run = BY_ID["2"], create_run(tmp_path / "run", {})
+    families = {"small-0": "small", "small-1": "small", "large-0": "large", "large-1": "large", "a": "", "b": ""}
+    ratios = dict(zip(families, (2, 2, 8, 8, 3, 5), strict=True))
+    run.write("planted", [record for name, x in ratios.items() for record in planted(claim, math.log(x), name)])
+    run.describe(
+        "models", {name: {"kind": "decoder", "family": of, "weights_sha256": name} for name, of in families.items()}
+    )
+    write_page(tmp_path / "page.md", read_runs([run]))
+    text = (tmp_path / "page.md").read_text()
+    assert "| 2 to 8 | above 1.05 |" in text
+    assert "| 3 to 5 | above 1.05 |" in text
 
 
 def test_ids_are_unique_and_studies_name_known_claims():

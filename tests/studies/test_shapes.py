@@ -66,4 +66,6 @@ def test_part_of_a_network_has_no_shape(tmp_path):
 
 def test_the_page_has_them(tmp_path):
     write_page(tmp_path / "page.md", read_runs([trained(tmp_path / "run", PROFILES["bell"], 0.002)]))
-    assert "| a decoder | anisotropy | 3 | bell | resid.3 − " in (tmp_path / "page.md").read_text()
+    text = (tmp_path / "page.md").read_text()
+    assert "| A | a decoder |" in text
+    assert "| A | anisotropy | 3 | bell | resid.3 − " in text

@@ -24,13 +24,12 @@ def judged(study, runs):
 
 
 @pytest.mark.parametrize("name", ["learning-dynamics", "shape-of-learning"])
-def test_a_study_of_trainings_judges_every_claim_it_names(name, tmp_path):
+def test_a_study_of_trainings_judges_the_claims_it_names_and_no_others(name, tmp_path):
     study, out = STUDIES[name], tmp_path / name
     runs = study.run("smoke", Inputs(out))
     assert [run.path for run in runs_in(out)] == sorted(run.path for run in runs)
-    entries = judged(study, runs)
-    assert set(entries) == set(study.claims)
-    assert {entry.verdict for entry in entries.values()} <= {"supported", "refuted", "inconclusive"}
+    entries = [entry for entry in ledger(read_runs(runs)) if entry.judgement is not None]
+    assert {entry.claim.id for entry in entries} == set(study.claims)
     # Before the first step there are no activations to fit the embedding's proxy on.
     assert read_runs(runs).filter(pl.col("metric") == "unmeasured", pl.col("step") > 0).is_empty()
     report = write_report(runs, tmp_path / "report.html", SECTIONS)
@@ -46,7 +45,9 @@ def test_finished_models_are_tested_beside_their_nulls(tmp_path):
     kinds = {f"a-{kind}": kind for kind in ("decoder", "encoder")}
     models = tuple(str(save_tiny(tmp_path / name, kind=kind)) for name, kind in kinds.items())
     study = STUDIES["finished-models"]
-    runs = study.run("smoke", Inputs(tmp_path / "out", models=models))
+    told = []
+    runs = study.run("smoke", Inputs(tmp_path / "out", models=models), told.append)
+    assert {"test: a-decoder", "audit: a-encoder"} <= {progress.task for progress in told}
     assert {run.path.name for run in runs} == {f"{job}-{name}" for job in ("test", "audit") for name in kinds}
     entries = judged(study, runs)
     for name in ("3a", "9a", "10", "11", "21", "22", "23", "24"):

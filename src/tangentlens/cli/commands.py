@@ -362,6 +362,6 @@ def _run_and_report(study: str, plan: object, out: Path | None, quiet: bool, as_
     report([run.path], quiet=quiet, as_json=as_json)
 
 
-def write(*runs: Run, out: Path | None = None) -> Report:
+def write(*runs: Run, out: Path | None = None, title: str = "") -> Report:
     """Write the report of runs to a file, by default in the first run."""
-    return write_report(runs, out or runs[0].path / "report.html", SECTIONS)
+    return write_report(runs, out or runs[0].path / "report.html", SECTIONS, title)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,10 +21,15 @@ from tangentlens.errors import check_name
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.run import runs_in
 from tangentlens.studies import STUDIES
-from tangentlens.studies.claims.ledger import ledger
+from tangentlens.studies.claims import CLAIMS
+from tangentlens.studies.claims.ledger import Entry, ledger
 from tangentlens.studies.claims.page import write_page
 from tangentlens.studies.claims.section import tables
+from tangentlens.studies.finished_models import FINISHED_MODELS
 from tangentlens.studies.study import Inputs
+
+# Said below the ledger of the smallest scale.
+_SMOKE = "The scale smoke shows that everything works. It is too small for its verdicts to mean anything."
 
 
 @app.command("study", epilog="Example: tangentlens study learning-dynamics --scale small --out runs/dynamics")
@@ -48,13 +54,22 @@ def run_study(
     study = STUDIES[name]
     check_name("a scale", scale, study.costs)
     chosen = tuple(model for model in models.split(",") if model)
+    if chosen and study is not FINISHED_MODELS:
+        raise typer.BadParameter(f"--models is for {FINISHED_MODELS.name}, and {name} trains its own networks")
     inputs = Inputs(out or Path("runs") / f"{study.name}-{scale}", text_name(text), chosen, device)
     with progress_bars(quiet or as_json) as watch:
         runs = study.run(scale, inputs, watch)
-    page = write(*runs, out=inputs.out / "report.html")
-    claims([run.path for run in runs], quiet=quiet, as_json=as_json)
-    if not quiet and not as_json:
-        Console(highlight=False).print(f"\nRuns:   {inputs.out}\nReport: {page.path}", soft_wrap=True)
+    page = write(*runs, out=inputs.out / "report.html", title=f"{name}, {scale}")
+    if as_json:
+        claims([run.path for run in runs], as_json=True)
+    elif not quiet:
+        console = Console(highlight=False)
+        # What the study is not about would only be told to be missing.
+        entries = [e for e in ledger(read_runs(runs)) if e.judgement is not None or e.claim.id in study.claims]
+        _print_ledger(console, entries)
+        if entries and scale == "smoke":
+            console.print(f"\n{_SMOKE}")
+        console.print(f"\nRuns:   {inputs.out}\nReport: {page.path}", soft_wrap=True)
 
 
 @app.command(epilog="Example: tangentlens enwik8, then tangentlens study shape-of-learning --text data/enwik8.zip")
@@ -89,8 +104,14 @@ def claims(
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     elif not quiet:
         console = Console(highlight=False)
-        for table in tables(entries):
-            print_table(console, table.title, table.frame)
+        _print_ledger(console, entries)
+        if page is not None:
+            console.print(f"\nPage: {page}", soft_wrap=True)
+
+
+def _print_ledger(console: Console, entries: Sequence[Entry]) -> None:
+    for table in tables(entries):
+        print_table(console, table.title, table.frame)
 
 
 def _list_studies(as_json: bool) -> None:
@@ -108,3 +129,6 @@ def _list_studies(as_json: bool) -> None:
         console.print(Padding(f"Claims: {', '.join(one.claims) or 'none'}", (0, 0, 0, 4)))
         for scale, cost in one.costs.items():
             console.print(Padding(f"{scale:<6} {escape(cost)}", (0, 0, 0, 4)))
+    console.print("\n[bold]Claims[/bold]")
+    for claim in CLAIMS:
+        console.print(Padding(escape(f"{claim.id}. {claim.statement}"), (0, 0, 0, 4)))

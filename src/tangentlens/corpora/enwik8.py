@@ -29,7 +29,7 @@ PREFIXES = {
 }
 _LEAST, _WHOLE = min(PREFIXES), max(PREFIXES)
 
-_GET_IT = "get it with `download` of tangentlens.corpora.download, or name another file"
+_GET_IT = "get it with `tangentlens enwik8`, or name another file"
 
 
 def tokenize_enwik8(path: Path, length: int, size: int | None = None) -> TokenizedText:
@@ -78,9 +78,7 @@ def read_enwik8(path: Path, size: int | None = None) -> bytes:
 def _check(path: Path, raw: bytes) -> None:
     """Raise if the bytes are too few, or are not the first bytes of enwik8, as far as their hashes are known."""
     if len(raw) < _LEAST:
-        raise InputError(
-            f"{path} must hold at least {_LEAST:,} bytes of enwik8, but holds too little, {len(raw):,} bytes; {_GET_IT}"
-        )
+        raise InputError(f"{path} must hold at least {_LEAST:,} bytes of enwik8, but holds {len(raw):,}; {_GET_IT}")
     digest, done = hashlib.sha256(), 0
     for place, expected in PREFIXES.items():
         if place > len(raw):

@@ -17,6 +17,9 @@ from tangentlens.report.reading import LEGEND, marked, read_runs
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.runs.run import Run
 
+# A title of more characters than this, which many networks make, is no heading.
+_HEADING = 240
+
 
 @dataclass(frozen=True)
 class Report:
@@ -35,13 +38,14 @@ class Report:
     legend: str
 
 
-def write_report(runs: Sequence[Run], out: Path, sections: Iterable[Section]) -> Report:
+def write_report(runs: Sequence[Run], out: Path, sections: Iterable[Section], title: str = "") -> Report:
     """Write what the runs hold into the file `out`.
 
     Args:
         runs: The runs, drawn together.
         out: The HTML file.
         sections: What the report may say; a section for which the runs hold no records is left out.
+        title: The title of the page; empty for the names of the runs.
     """
     records = marked(read_runs(runs))
     if records.is_empty():
@@ -52,23 +56,31 @@ def write_report(runs: Sequence[Run], out: Path, sections: Iterable[Section]) ->
     sections = tuple(sections)
     legend = LEGEND if records["decided"].any() else ""
     report = Report(out, find(sections, records), tabulate(sections, records), legend)
-    write_whole(out, _page(runs, report, draw(sections, records)).encode())
+    write_whole(out, _page(title, runs, report, draw(sections, records)).encode())
     return report
 
 
-def _page(runs: Sequence[Run], report: Report, figures: list[Figure]) -> str:
+def _page(title: str, runs: Sequence[Run], report: Report, figures: list[Figure]) -> str:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tangentlens", "report"), autoescape=True, undefined=jinja2.StrictUndefined
     )
     return environment.get_template("page.html.jinja").render(
-        title=", ".join(run.name for run in runs),
+        title=title or ", ".join(run.name for run in runs),
         findings=report.findings,
         tables=report.tables,
         legend=report.legend,
-        figures=[(figure.title, figure.caption, _div(figure.plot, i)) for i, figure in enumerate(figures)],
+        figures=[(*_words(figure), _div(figure.plot, i)) for i, figure in enumerate(figures)],
         manifests=[(run.name, json.dumps(run.manifest, indent=2)) for run in runs],
         plotly_js=plotly.offline.get_plotlyjs(),
     )
+
+
+def _words(figure: Figure) -> tuple[str, str]:
+    """Return the heading and the caption of a figure; what makes a heading too long, after its colon, is caption."""
+    about, _, numbers = figure.title.partition(": ")
+    if len(figure.title) <= _HEADING or not numbers:
+        return figure.title, figure.caption
+    return about, f"{figure.caption} In numbers: {numbers}."
 
 
 def _div(plot: plotly.graph_objects.Figure, number: int) -> str:

@@ -80,5 +80,7 @@ class Study:
 
 
 def _told(watch: Watch, folder: str, progress: Progress) -> None:
-    """Tell the progress of a part under its name."""
-    watch(progress._replace(task=f"{folder}: {progress.task}") if folder else progress)
+    """Tell the progress of a part under its name; a model that the folder is named after is told once."""
+    job, _, model = folder.partition("-")
+    name = job if model and progress.task.startswith(model) else folder
+    watch(progress._replace(task=f"{name}: {progress.task}") if name else progress)

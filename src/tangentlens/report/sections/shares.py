@@ -99,7 +99,7 @@ def share_over_depth(records: pl.DataFrame) -> Figure | None:
         f"{count['n'] - count['above'] - count['below']}"
         for count in counts.iter_rows(named=True)
     )
-    title = f"At the last step the proxy's energy share is {models}"
+    title = f"The proxy's energy share at the last step: {models}"
     draws = "for random and normal, the range of 95% of their draws"
     return Figure(title, f"Bars: {OVER_SEQUENCES}; {draws}.", styled(plot, 560))
 

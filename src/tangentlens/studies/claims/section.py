@@ -96,7 +96,8 @@ def tables(entries: Sequence[Entry]) -> Iterator[Table]:
             yield Table(title, pl.DataFrame([_row(entry, called) for entry in some]))
     if called:
         strata = [{"stratum": letter, "networks": name} for name, letter in called.items()]
-        yield Table("Strata: kinds of networks, each with the same weight", pl.DataFrame(strata))
+        title = "Strata: kinds of networks, each with the same weight; 3A is three networks of stratum A"
+        yield Table(title, pl.DataFrame(strata))
     if missing := by_population(entries).get(""):
         told = [{"claim": f"{entry.claim.id}. {entry.claim.statement}", "why": entry.why} for entry in missing]
         yield Table("Claims that are not judged", pl.DataFrame(told))
@@ -110,7 +111,7 @@ def _row(entry: Entry, called: Mapping[str, str]) -> dict[str, str]:
         "claimed": entry.margin,
         "verdict": entry.verdict,
         "networks": " ".join(f"{n}{called[stratum]}" for stratum, n in entry.n_networks.items()),
-        "would decide": entry.needed,
+        "needed per stratum": entry.needed,
     }
 
 
