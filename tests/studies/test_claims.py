@@ -219,6 +219,23 @@ def test_a_network_that_is_in_two_runs_counts_once(tmp_path):
         assert entry.effects["effect"].to_list() == pytest.approx([1.5, 1.7])
 
 
+def test_a_training_that_was_repeated_elsewhere_adds_no_networks(tmp_path):
+    # Another machine gives other last digits, and with them other weights.
+    first, again = (write_run(tmp_path / name, BY_ID["2"], [1.0, 1.2, 1.1]) for name in ("first", "again"))
+    (alone,) = ledger(read_runs([first]), [BY_ID["2"]])
+    (both,) = ledger(read_runs([first, again]), [BY_ID["2"]])
+    assert both.n_networks == {"a decoder": 3}
+    assert repr(both.judgement) == repr(alone.judgement)
+
+
+def test_an_effect_that_is_not_a_number_is_left_out(tmp_path):
+    claim = BY_ID["12b"]
+    run = write_run(tmp_path / "run", claim, effects_of(claim, "supported"))
+    run.write("level", bell(Record(model="encoder-0", step=STEPS[-1] + 1), 0.0, base=0.0))
+    (entry,) = ledger(read_runs([run]), [claim])
+    assert (entry.verdict, entry.n_networks) == ("supported", {"a encoder": 3})
+
+
 def test_a_finished_model_with_and_without_its_head_counts_once(tmp_path):
     runs = []
     for place, weights in (("a", "with"), ("b", "without")):

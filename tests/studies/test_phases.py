@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
 from tangentlens.report.reading import read_runs
@@ -48,9 +49,15 @@ def test_turns_are_where_they_were_planted(records):
 
 def test_a_turn_is_not_known_better_than_to_a_doubling(records):
     same = records.filter(records["network"] == "decoder-0")
-    twin = same.with_columns(same["network"].str.replace("0", "1").alias("network"))
+    twin = same.with_columns(same["network"].str.replace("0", "1").alias("network"), trained_seed=pl.lit(1, pl.Int64))
     row = phases(same.vstack(twin)).filter(turn="anisotropy peaks").row(0, named=True)
     assert row["ci_high"] - row["ci_low"] > 1 / math.sqrt(12)
+
+
+def test_a_network_in_two_runs_counts_once_and_an_unfinished_one_not_at_all(records):
+    again = records.with_columns(run=pl.lit("again"))
+    assert phases(pl.concat([records, again])).equals(phases(records))
+    assert phases(records.with_columns(weights=pl.lit(""))).is_empty()
 
 
 def test_a_page_keeps_what_is_around_its_marks(records, tmp_path):

@@ -15,6 +15,15 @@ from tangentlens.studies.claims.claim import Estimand
 
 # What tells networks apart.
 NETWORK = ["run", "network"]
+# What one and the same network has in common in several runs. A training that is repeated elsewhere may end with other
+# last digits, so a network is known by its family and its seed, and only without a seed by its weights. A finished
+# model may be with its head in one run and without it in another, and is known by its name.
+SAME = (
+    pl.when(pl.col("family") == "")
+    .then("network")
+    .otherwise(pl.concat_str("family", pl.col("trained_seed").cast(pl.String).fill_null(pl.col("weights"))))
+    .alias("same")
+)
 # Sites at these depths are the middle of a network.
 _MIDDLE = (1 / 3, 2 / 3)
 # The part of a training that is early.

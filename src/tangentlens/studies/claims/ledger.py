@@ -14,7 +14,7 @@ from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.judging import Effect, Judgement, judge
 from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.claim import Claim
-from tangentlens.studies.claims.estimands import NETWORK
+from tangentlens.studies.claims.estimands import NETWORK, SAME
 
 # Two populations of networks, judged apart: seeds of networks that a study trained, and models that others trained.
 TRAINED, FINISHED = "networks trained in studies", "finished models"
@@ -138,7 +138,7 @@ def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entr
         records: The records, with the facts about their networks.
         claims: The claims to judge.
     """
-    facts = records.select(*NETWORK, "family", "weights").unique(maintain_order=True)
+    facts = records.select(*NETWORK, "family", "weights", SAME).unique(maintain_order=True)
     found = {claim.id: _stratified(claim.of(records), facts) for claim in claims}
     judged = {population: _judged(population, claims, found) for population in (TRAINED, FINISHED)}
     return [entry for claim in claims for entry in _entries(claim, found[claim.id], judged)]
@@ -177,12 +177,10 @@ def _stratified(effects: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     Seeds of one family are a stratum, and models that others trained are one together.
     """
     known = effects.join(facts, on=NETWORK, maintain_order="left")
-    # One and the same network may be in several runs. Its weights tell; but a finished model may be with its head, or a
-    # head of its own, in one run and without it in another, and is known by its name.
-    identity = pl.when(pl.col("family") == "").then("network").otherwise("weights")
+    # A network without weights is not trained to its end. An effect that is not finite says nothing.
     once = (
-        known.filter(pl.col("weights") != "")
-        .group_by(identity.alias("identity"), maintain_order=True)
+        known.filter(pl.col("weights") != "", pl.col("effect").is_finite())
+        .group_by("same", maintain_order=True)
         .agg(pl.first(*NETWORK, "family"), pl.mean("effect"))
     )
     finished = pl.col("family") == ""
