@@ -228,6 +228,13 @@ def test_a_training_that_was_repeated_elsewhere_adds_no_networks(tmp_path):
     assert repr(both.judgement) == repr(alone.judgement)
 
 
+def test_an_interval_of_a_ratio_may_be_wider_than_floats_reach(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["2"], [0.0, 300.0])
+    (entry,) = ledger(read_runs([run]), [BY_ID["2"]])
+    assert entry.effect.endswith("1.80e+308]")
+    assert entry.as_dict()["effect"]["ci_low"] == 0
+
+
 def test_an_effect_that_is_not_a_number_is_left_out(tmp_path):
     claim = BY_ID["12b"]
     run = write_run(tmp_path / "run", claim, effects_of(claim, "supported"))
