@@ -183,6 +183,58 @@ def test_the_effect_is_the_planted_one(tmp_path, claim):
     assert found == pytest.approx(effects, abs=1.0 if claim.id == "4a" else 1e-6)
 
 
+def one_effect(run, claim):
+    """The effect of the one claim on each network of the run."""
+    (entry,) = ledger(read_runs([run]), [claim])
+    return entry.effects["effect"].to_list()
+
+
+@pytest.mark.parametrize(("with_mask", "without", "effect"), [(-0.1, -0.3, -0.1), (0.3, 0.25, 0.05), (0.3, -0.1, 0.3)])
+def test_the_mask_makes_a_bell_only_if_there_is_one_with_it(tmp_path, with_mask, without, effect):
+    run = write_run(tmp_path / "run", BY_ID["13"], [with_mask])
+    run.write("twin", bell(Record(model="twin-0", step=STEPS[-1] + 1), without, base=0.4))
+    assert one_effect(run, BY_ID["13"]) == pytest.approx([effect])
+
+
+def test_massive_rows_make_no_bell_where_there_is_none_with_them(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["25"], [-0.1, -0.1])
+    run.write("flat", bell(Record(model="decoder-0", step=STEPS[-1] + 1), 0.0))
+    run.write("less", bell(Record(model="decoder-0", step=STEPS[-1] + 1, rows="without_massive"), -0.1))
+    assert one_effect(run, BY_ID["25"]) == pytest.approx([-0.1])
+
+
+@pytest.mark.parametrize(
+    "where",
+    [{"model": "decoder-0 (untrained)"}, {"quantity": "movement"}, {"step": 0}],
+    ids=lambda where: next(iter(where)),
+)
+def test_only_massive_rows_of_the_network_itself_at_its_last_step_count(tmp_path, where):
+    run = write_run(tmp_path / "run", BY_ID["26"], [1.0, 1.1])
+    massive = run.records.drop("run").filter(model="decoder-0", rows="without_massive").row(0, named=True)
+    kept = run.records.drop("run").filter(pl.col("model") == "decoder-0", pl.col("rows") != "without_massive")
+    run.write("planted", [Record(**row) for row in kept.iter_rows(named=True)])
+    run.write("elsewhere", [Record(**{**massive, **where})])
+    run.write("other", planted(BY_ID["26"], 1.1, "decoder-1"))
+    assert one_effect(run, BY_ID["26"]) == pytest.approx([1.1])
+
+
+def test_variance_grows_throughout_training_only_if_it_does_early_and_late(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["28b"], [2.0])
+    early = [r for r in planted(BY_ID["28a"], -1.0, "decoder-0") if r.step <= 6]
+    late = [r for r in planted(BY_ID["28b"], 2.0, "decoder-0") if r.step > 6]
+    run.write("planted", [*early, *late])
+    assert one_effect(run, BY_ID["28b"]) == pytest.approx([-1.0])
+
+
+def test_a_dimension_of_zero_is_left_out(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["14a"], [0.1, 0.2, 0.3])
+    rows = run.records.drop("run").with_columns(
+        value=pl.when(pl.col("model") == "decoder-0").then(0.0).otherwise("value")
+    )
+    run.write("planted", [Record(**row) for row in rows.iter_rows(named=True)])
+    assert one_effect(run, BY_ID["14a"]) == pytest.approx([0.2, 0.3])
+
+
 def test_without_its_records_a_claim_says_what_is_missing_and_which_command_makes_it(tmp_path):
     run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.1])
     by_id = {entry.claim.id: entry for entry in ledger(read_runs([run]))}

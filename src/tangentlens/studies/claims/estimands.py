@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from tangentlens.report.reading import IS_PROXY, without_massive
-from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, ALL_TOKENS, GRADIENT, MEAN_SITE, WITHOUT_MASSIVE
+from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, ALL_TOKENS, GRADIENT, MEAN_SITE, MOVEMENT, WITHOUT_MASSIVE
 from tangentlens.statistics.emergence import Emergence, emergence
 from tangentlens.studies.claims.claim import Estimand
 
@@ -85,6 +85,16 @@ def difference(one: Estimand, other: Estimand) -> Estimand:
     def effect(records: pl.DataFrame) -> pl.DataFrame:
         both = one(records).join(other(records), on=NETWORK, suffix="_other")
         return both.select(*NETWORK, effect=pl.col("effect") - pl.col("effect_other"))
+
+    return effect
+
+
+def smaller(one: Estimand, other: Estimand) -> Estimand:
+    """Return the smaller of two numbers, for each network that has both: it is large only if both are."""
+
+    def effect(records: pl.DataFrame) -> pl.DataFrame:
+        both = one(records).join(other(records), on=NETWORK, suffix="_other")
+        return both.select(*NETWORK, effect=pl.min_horizontal("effect", "effect_other"))
 
     return effect
 
@@ -193,7 +203,8 @@ def rise_and_fall(select: Select, within_epoch: bool = False) -> Estimand:
     """
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
-        chosen = select.rows(records)
+        # A logarithm is of what is above 0.
+        chosen = select.rows(records).filter(pl.col("value") > 0)
         if within_epoch:
             chosen = chosen.filter(pl.col("step") < pl.col("epoch"))
             chosen = chosen.filter(pl.col("step").n_unique().over(NETWORK) == pl.col("epoch"))
@@ -234,11 +245,23 @@ def by_step(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def among_massive(one: Estimand) -> Estimand:
-    """Return the number of those networks that have massive rows at some site."""
+    """Return the number of those networks that have massive rows at some site at the last step."""
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
-        have = records.filter(pl.col("rows") == WITHOUT_MASSIVE).select(NETWORK).unique()
+        # An untrained twin may have massive rows that the network itself has not, and so may the text of a probe.
+        own = (pl.col("null") == "") & (pl.col("quantity") != MOVEMENT) & (pl.col("step") == pl.col("last_step"))
+        have = records.filter(own, pl.col("rows") == WITHOUT_MASSIVE).select(NETWORK).unique()
         return one(records).join(have, on=NETWORK, how="semi", maintain_order="left")
+
+    return effect
+
+
+def among_above(one: Estimand, other: Estimand, least: float) -> Estimand:
+    """Return a number of those networks whose other number is above `least`."""
+
+    def effect(records: pl.DataFrame) -> pl.DataFrame:
+        above = other(records).filter(pl.col("effect") > least)
+        return one(records).join(above, on=NETWORK, how="semi", maintain_order="left")
 
     return effect
 
