@@ -36,7 +36,8 @@ LEARNING_DYNAMICS = Study(
     name="learning-dynamics",
     about="Trains encoders and decoders with the lens on, then tests and audits each: do gradients follow the proxy?",
     claims=(
-        *("1", "2", "3a", "3b", "4a", "4b", "5a", "5b", "6", "9a", "9b", "10", "11", "18a", "18b"),
+        *("1", "2", "3a", "3b", "4a", "4b", "5a", "5b", "6", "9a", "9b", "10", "11"),
+        *("12a", "12b", "14a", "14b", "18a", "18b"),
         *("20", "21", "22", "23", "24", "27a", "27b", "27c", "28a", "28b"),
     ),
     costs={

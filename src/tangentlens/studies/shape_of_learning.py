@@ -65,7 +65,10 @@ def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
 SHAPE_OF_LEARNING = Study(
     name="shape-of-learning",
     about="Trains decoders, encoders, and encoders with a causal mask: how do anisotropy and dimension take shape?",
-    claims=("12a", "12b", "13", "14a", "14b", "14c", "15", "20"),
+    claims=(
+        *("1", "2", "3a", "3b", "4a", "4b", "5a", "5b", "9a", "9b"),
+        *("12a", "12b", "13", "14a", "14b", "14c", "15", "20"),
+    ),
     costs={
         "smoke": "about a minute on two cores; characters of the built-in text",
         "small": "about 25 minutes on two cores; needs enwik8 (--text)",
