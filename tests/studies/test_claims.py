@@ -12,6 +12,7 @@ from tangentlens.runs.run import create_run
 from tangentlens.studies import SECTIONS, STUDIES
 from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import FINISHED, TRAINED, ledger
+from tangentlens.studies.claims.section import ledger_figure
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 SITES = {"resid.0": 0.0, "resid.1": 0.25, "resid.2": 0.5, "resid.3": 0.75, "resid.4": 1.0}
@@ -226,6 +227,11 @@ def test_variance_grows_throughout_training_only_if_it_does_early_and_late(tmp_p
     assert one_effect(run, BY_ID["28b"]) == pytest.approx([-1.0])
 
 
+def test_what_never_emerged_does_not_tell_whether_it_persists(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["4b"], [1.0, 0.0, 0.5])
+    assert one_effect(run, BY_ID["4b"]) == [1.0, 0.5]
+
+
 def test_a_dimension_of_zero_is_left_out(tmp_path):
     run = write_run(tmp_path / "run", BY_ID["14a"], [0.1, 0.2, 0.3])
     rows = run.records.drop("run").with_columns(
@@ -343,6 +349,16 @@ def test_ids_are_unique_and_studies_name_known_claims():
     for study in STUDIES.values():
         assert set(study.claims) <= set(BY_ID)
     assert set(BY_ID) == {claim for study in STUDIES.values() for claim in study.claims}
+
+
+@pytest.mark.parametrize("ratio", [0.01, 1.0, 900.0])
+def test_the_figure_shows_every_effect(tmp_path, ratio):
+    run = write_run(tmp_path / "run", BY_ID["2"], [math.log(ratio) + noise for noise in (-0.1, 0.0, 0.1)])
+    plot = ledger_figure(read_runs([run])).plot
+    (trace,) = [trace for trace in plot.data if trace.name != "margin" and trace.x]
+    assert min(*trace.error_x.array, *trace.error_x.arrayminus) >= 0
+    low, high = plot.layout.xaxis.range
+    assert low - 1e-9 <= math.log10(ratio) <= high + 1e-9
 
 
 def test_the_report_has_the_ledger(tmp_path):

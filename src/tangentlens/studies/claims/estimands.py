@@ -133,11 +133,11 @@ def emergence_of(select: Select) -> Estimand:
 
 
 def persistence_of(select: Select) -> Estimand:
-    """Return at which part of the due steps an effect holds, from the first one at which it does."""
+    """Return at which part of the due steps an effect holds, from the first one at which it does; NaN without one."""
 
     def one(rows: pl.DataFrame) -> float:
         found = _emergence(rows)
-        return found.held / found.later if found.later else 0.0
+        return found.held / found.later if found.later else math.nan
 
     return _of_each(select, one)
 
