@@ -204,18 +204,21 @@ def test_massive_rows_make_no_bell_where_there_is_none_with_them(tmp_path):
     assert one_effect(run, BY_ID["25"]) == pytest.approx([-0.1])
 
 
-@pytest.mark.parametrize(
-    "where",
-    [{"model": "decoder-0 (untrained)"}, {"quantity": "movement"}, {"step": 0}],
-    ids=lambda where: next(iter(where)),
-)
-def test_only_massive_rows_of_the_network_itself_at_its_last_step_count(tmp_path, where):
+@pytest.mark.parametrize("claim", ["25", "26"])
+@pytest.mark.parametrize("where", [{"model": "decoder-0 (untrained)"}, {"quantity": "movement"}, {"step": 0}])
+def test_only_massive_rows_of_the_network_itself_at_its_last_step_count(tmp_path, claim, where):
+    run = write_run(tmp_path / "run", BY_ID[claim], [-0.1, -0.2])
+    own = [record for record in planted(BY_ID[claim], -0.1, "decoder-0") if record.rows != "without_massive"]
+    elsewhere = [replace(r, **where) for r in planted(BY_ID[claim], -0.1, "decoder-0") if r.rows == "without_massive"]
+    run.write("planted", [*own, *elsewhere, *planted(BY_ID[claim], -0.2, "decoder-1")])
+    assert one_effect(run, BY_ID[claim]) == pytest.approx([-0.2])
+
+
+def test_enrichment_of_all_rows_does_not_stand_for_that_without_massive_ones(tmp_path):
     run = write_run(tmp_path / "run", BY_ID["26"], [1.0, 1.1])
-    massive = run.records.drop("run").filter(model="decoder-0", rows="without_massive").row(0, named=True)
-    kept = run.records.drop("run").filter(pl.col("model") == "decoder-0", pl.col("rows") != "without_massive")
-    run.write("planted", [Record(**row) for row in kept.iter_rows(named=True)])
-    run.write("elsewhere", [Record(**{**massive, **where})])
-    run.write("other", planted(BY_ID["26"], 1.1, "decoder-1"))
+    # Without massive rows, one of the sites of this network could not be measured, so there is no mean over sites.
+    own, without = planted(BY_ID["26"], 1.0, "decoder-0")
+    run.write("planted", [own, replace(without, site="resid.1"), *planted(BY_ID["26"], 1.1, "decoder-1")])
     assert one_effect(run, BY_ID["26"]) == pytest.approx([1.1])
 
 

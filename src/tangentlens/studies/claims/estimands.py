@@ -256,6 +256,12 @@ def among_massive(one: Estimand) -> Estimand:
     return effect
 
 
+def of_kept_rows(one: Estimand) -> Estimand:
+    """Return a number at the last step without massive rows, of those networks that have such rows."""
+    is_kept = (pl.col("rows") == WITHOUT_MASSIVE) & (pl.col("step") == pl.col("last_step"))
+    return lambda records: one(records.filter(is_kept))
+
+
 def among_above(one: Estimand, other: Estimand, least: float) -> Estimand:
     """Return a number of those networks whose other number is above `least`."""
 
