@@ -315,6 +315,19 @@ def test_a_finished_model_with_and_without_its_head_counts_once(tmp_path):
     assert entry.n_networks == {FINISHED: 3}
 
 
+@pytest.mark.parametrize("names", [("gpt", "copy"), ("copy", "gpt")])
+def test_a_finished_model_under_two_names_counts_once(tmp_path, names):
+    # The first run holds a model without its head; the second holds it under another name, with its head and without.
+    parts = [(names[0], "body"), (names[1], "whole"), (names[1], "body"), ("other", "other")]
+    runs = []
+    for place, (name, weights) in enumerate(parts):
+        runs.append(create_run(tmp_path / str(place), {}))
+        runs[-1].write("planted", planted(BY_ID["2"], 1.0, name))
+        runs[-1].describe("models", {name: {"kind": "decoder", "weights_sha256": weights}})
+    (entry,) = ledger(read_runs(runs), [BY_ID["2"]])
+    assert entry.n_networks == {FINISHED: 2}
+
+
 def test_more_claims_make_intervals_wider(tmp_path):
     run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.2, 1.1])
     run.write("more", [record for seed in range(3) for record in planted(BY_ID["9a"], seed - 1.0, f"decoder-{seed}")])

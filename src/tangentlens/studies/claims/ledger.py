@@ -138,7 +138,7 @@ def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entr
         records: The records, with the facts about their networks.
         claims: The claims to judge.
     """
-    facts = records.select(*NETWORK, "family", "weights", SAME).unique(maintain_order=True)
+    facts = _facts(records)
     found = {claim.id: _stratified(claim.of(records), facts) for claim in claims}
     judged = {population: _judged(population, claims, found) for population in (TRAINED, FINISHED)}
     return [entry for claim in claims for entry in _entries(claim, found[claim.id], judged)]
@@ -171,15 +171,27 @@ def _entries(
     return entries or [Entry(claim, "", found, None)]
 
 
+def _facts(records: pl.DataFrame) -> pl.DataFrame:
+    """Return the `family` of each network, and in `same` what it has in common with itself in other runs.
+
+    Networks without weights are not trained to their end and are left out.
+    """
+    known = records.filter(pl.col("weights") != "").select(*NETWORK, "family", "weights", SAME).unique()
+    # A copy of a model has its weights under another name. Of two names, it goes by the first in the alphabet.
+    known = known.with_columns(pl.min("same").over("weights"))
+    by_name = pl.when(pl.col("family") == "").then(pl.min("same").over("network", "family")).otherwise("same")
+    return known.select(*NETWORK, "family", same=by_name)
+
+
 def _stratified(effects: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     """Return the effects with population and stratum of each network, each once, with the mean over its runs.
 
     Seeds of one family are a stratum, and models that others trained are one together.
     """
     known = effects.join(facts, on=NETWORK, maintain_order="left")
-    # A network without weights is not trained to its end. An effect that is not finite says nothing.
     once = (
-        known.filter(pl.col("weights") != "", pl.col("effect").is_finite())
+        # An effect that is not finite says nothing.
+        known.filter(pl.col("effect").is_finite())
         .group_by("same", maintain_order=True)
         .agg(pl.first(*NETWORK, "family"), pl.mean("effect"))
     )
