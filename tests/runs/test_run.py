@@ -195,6 +195,13 @@ def test_names_that_start_with_a_dot_are_read_back(run):
     assert run.records["step"].to_list() == [4]
 
 
+@pytest.mark.parametrize("name", ["llama[7b]", "what?", "all*", "one, two (three)"])
+def test_a_folder_may_have_a_name_that_looks_like_a_pattern(tmp_path, name):
+    run = create_run(tmp_path / name, {})
+    run.write(name, [Record(model=name, quantity="activation", metric="anisotropy", value=0.25)])
+    assert open_run(run.path).records["model"].to_list() == [name]
+
+
 def test_a_moved_run_has_the_name_of_its_folder(run):
     run.write("a", [record()])
     moved = run.path.rename(run.path.with_name("moved"))

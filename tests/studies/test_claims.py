@@ -13,6 +13,7 @@ from tangentlens.studies import SECTIONS, STUDIES
 from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import FINISHED, TRAINED, ledger
 from tangentlens.studies.claims.page import write_page
+from tangentlens.studies.claims.section import ledger_figure
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 SITES = {"resid.0": 0.0, "resid.1": 0.25, "resid.2": 0.5, "resid.3": 0.75, "resid.4": 1.0}
@@ -184,6 +185,66 @@ def test_the_effect_is_the_planted_one(tmp_path, claim):
     assert found == pytest.approx(effects, abs=1.0 if claim.id == "4a" else 1e-6)
 
 
+def one_effect(run, claim):
+    """The effect of the one claim on each network of the run."""
+    (entry,) = ledger(read_runs([run]), [claim])
+    return entry.effects["effect"].to_list()
+
+
+@pytest.mark.parametrize(("with_mask", "without", "effect"), [(-0.1, -0.3, -0.1), (0.3, 0.25, 0.05), (0.3, -0.1, 0.3)])
+def test_the_mask_makes_a_bell_only_if_there_is_one_with_it(tmp_path, with_mask, without, effect):
+    run = write_run(tmp_path / "run", BY_ID["13"], [with_mask])
+    run.write("twin", bell(Record(model="twin-0", step=STEPS[-1] + 1), without, base=0.4))
+    assert one_effect(run, BY_ID["13"]) == pytest.approx([effect])
+
+
+def test_massive_rows_make_no_bell_where_there_is_none_with_them(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["25"], [-0.1, -0.1])
+    run.write("flat", bell(Record(model="decoder-0", step=STEPS[-1] + 1), 0.0))
+    run.write("less", bell(Record(model="decoder-0", step=STEPS[-1] + 1, rows="without_massive"), -0.1))
+    assert one_effect(run, BY_ID["25"]) == pytest.approx([-0.1])
+
+
+@pytest.mark.parametrize("claim", ["25", "26"])
+@pytest.mark.parametrize("where", [{"model": "decoder-0 (untrained)"}, {"quantity": "movement"}, {"step": 0}])
+def test_only_massive_rows_of_the_network_itself_at_its_last_step_count(tmp_path, claim, where):
+    run = write_run(tmp_path / "run", BY_ID[claim], [-0.1, -0.2])
+    own = [record for record in planted(BY_ID[claim], -0.1, "decoder-0") if record.rows != "without_massive"]
+    elsewhere = [replace(r, **where) for r in planted(BY_ID[claim], -0.1, "decoder-0") if r.rows == "without_massive"]
+    run.write("planted", [*own, *elsewhere, *planted(BY_ID[claim], -0.2, "decoder-1")])
+    assert one_effect(run, BY_ID[claim]) == pytest.approx([-0.2])
+
+
+def test_enrichment_of_all_rows_does_not_stand_for_that_without_massive_ones(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["26"], [1.0, 1.1])
+    # Without massive rows, one of the sites of this network could not be measured, so there is no mean over sites.
+    own, without = planted(BY_ID["26"], 1.0, "decoder-0")
+    run.write("planted", [own, replace(without, site="resid.1"), *planted(BY_ID["26"], 1.1, "decoder-1")])
+    assert one_effect(run, BY_ID["26"]) == pytest.approx([1.1])
+
+
+def test_variance_grows_throughout_training_only_if_it_does_early_and_late(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["28b"], [2.0])
+    early = [r for r in planted(BY_ID["28a"], -1.0, "decoder-0") if r.step <= 6]
+    late = [r for r in planted(BY_ID["28b"], 2.0, "decoder-0") if r.step > 6]
+    run.write("planted", [*early, *late])
+    assert one_effect(run, BY_ID["28b"]) == pytest.approx([-1.0])
+
+
+def test_what_never_emerged_does_not_tell_whether_it_persists(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["4b"], [1.0, 0.0, 0.5])
+    assert one_effect(run, BY_ID["4b"]) == [1.0, 0.5]
+
+
+def test_a_dimension_of_zero_is_left_out(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["14a"], [0.1, 0.2, 0.3])
+    rows = run.records.drop("run").with_columns(
+        value=pl.when(pl.col("model") == "decoder-0").then(0.0).otherwise("value")
+    )
+    run.write("planted", [Record(**row) for row in rows.iter_rows(named=True)])
+    assert one_effect(run, BY_ID["14a"]) == pytest.approx([0.2, 0.3])
+
+
 def test_without_its_records_a_claim_says_what_is_missing_and_which_command_makes_it(tmp_path):
     run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.1])
     by_id = {entry.claim.id: entry for entry in ledger(read_runs([run]))}
@@ -220,6 +281,30 @@ def test_a_network_that_is_in_two_runs_counts_once(tmp_path):
         assert entry.effects["effect"].to_list() == pytest.approx([1.5, 1.7])
 
 
+def test_a_training_that_was_repeated_elsewhere_adds_no_networks(tmp_path):
+    # Another machine gives other last digits, and with them other weights.
+    first, again = (write_run(tmp_path / name, BY_ID["2"], [1.0, 1.2, 1.1]) for name in ("first", "again"))
+    (alone,) = ledger(read_runs([first]), [BY_ID["2"]])
+    (both,) = ledger(read_runs([first, again]), [BY_ID["2"]])
+    assert both.n_networks == {"a decoder": 3}
+    assert repr(both.judgement) == repr(alone.judgement)
+
+
+def test_an_interval_of_a_ratio_may_be_wider_than_floats_reach(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["2"], [0.0, 300.0])
+    (entry,) = ledger(read_runs([run]), [BY_ID["2"]])
+    assert entry.effect.endswith("1.80e+308]")
+    assert entry.as_dict()["effect"]["ci_low"] == 0
+
+
+def test_an_effect_that_is_not_a_number_is_left_out(tmp_path):
+    claim = BY_ID["12b"]
+    run = write_run(tmp_path / "run", claim, effects_of(claim, "supported"))
+    run.write("level", bell(Record(model="encoder-0", step=STEPS[-1] + 1), 0.0, base=0.0))
+    (entry,) = ledger(read_runs([run]), [claim])
+    assert (entry.verdict, entry.n_networks) == ("supported", {"a encoder": 3})
+
+
 def test_a_finished_model_with_and_without_its_head_counts_once(tmp_path):
     runs = []
     for place, weights in (("a", "with"), ("b", "without")):
@@ -229,6 +314,19 @@ def test_a_finished_model_with_and_without_its_head_counts_once(tmp_path):
         runs[-1].describe("models", {"gpt": facts, f"other-{place}": {**facts, "weights_sha256": place}})
     (entry,) = ledger(read_runs(runs), [BY_ID["2"]])
     assert entry.n_networks == {FINISHED: 3}
+
+
+@pytest.mark.parametrize("names", [("gpt", "copy"), ("copy", "gpt")])
+def test_a_finished_model_under_two_names_counts_once(tmp_path, names):
+    # The first run holds a model without its head; the second holds it under another name, with its head and without.
+    parts = [(names[0], "body"), (names[1], "whole"), (names[1], "body"), ("other", "other")]
+    runs = []
+    for place, (name, weights) in enumerate(parts):
+        runs.append(create_run(tmp_path / str(place), {}))
+        runs[-1].write("planted", planted(BY_ID["2"], 1.0, name))
+        runs[-1].describe("models", {name: {"kind": "decoder", "weights_sha256": weights}})
+    (entry,) = ledger(read_runs(runs), [BY_ID["2"]])
+    assert entry.n_networks == {FINISHED: 2}
 
 
 def test_more_claims_make_intervals_wider(tmp_path):
@@ -282,6 +380,16 @@ def test_ids_are_unique_and_studies_name_known_claims():
     for study in STUDIES.values():
         assert set(study.claims) <= set(BY_ID)
     assert set(BY_ID) == {claim for study in STUDIES.values() for claim in study.claims}
+
+
+@pytest.mark.parametrize("ratio", [0.01, 1.0, 900.0])
+def test_the_figure_shows_every_effect(tmp_path, ratio):
+    run = write_run(tmp_path / "run", BY_ID["2"], [math.log(ratio) + noise for noise in (-0.1, 0.0, 0.1)])
+    plot = ledger_figure(read_runs([run])).plot
+    (trace,) = [trace for trace in plot.data if trace.name != "margin" and trace.x]
+    assert min(*trace.error_x.array, *trace.error_x.arrayminus) >= 0
+    low, high = plot.layout.xaxis.range
+    assert low - 1e-9 <= math.log10(ratio) <= high + 1e-9
 
 
 def test_the_report_has_the_ledger(tmp_path):

@@ -3,8 +3,10 @@
 import math
 from dataclasses import replace
 
+import polars as pl
 import pytest
 
+from tangentlens.errors import InputError
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import create_run
@@ -48,9 +50,15 @@ def test_turns_are_where_they_were_planted(records):
 
 def test_a_turn_is_not_known_better_than_to_a_doubling(records):
     same = records.filter(records["network"] == "decoder-0")
-    twin = same.with_columns(same["network"].str.replace("0", "1").alias("network"))
+    twin = same.with_columns(same["network"].str.replace("0", "1").alias("network"), trained_seed=pl.lit(1, pl.Int64))
     row = phases(same.vstack(twin)).filter(turn="anisotropy peaks").row(0, named=True)
     assert row["ci_high"] - row["ci_low"] > 1 / math.sqrt(12)
+
+
+def test_a_network_in_two_runs_counts_once_and_an_unfinished_one_not_at_all(records):
+    again = records.with_columns(run=pl.lit("again"))
+    assert phases(pl.concat([records, again])).equals(phases(records))
+    assert phases(records.with_columns(weights=pl.lit(""))).is_empty()
 
 
 def test_a_page_keeps_what_is_around_its_marks(records, tmp_path):
@@ -69,3 +77,26 @@ def test_a_page_keeps_what_is_around_its_marks(records, tmp_path):
 def test_a_page_that_is_not_there_is_made(records, tmp_path):
     write_page(tmp_path / "new" / "ledger.md", records)
     assert (tmp_path / "new" / "ledger.md").read_text().startswith("# Ledger of claims\n")
+
+
+@pytest.mark.parametrize("text", [f"{BEGIN}\nold\n\n## My notes\n", f"{END}\n{BEGIN}\n## My notes\n"])
+def test_a_page_whose_mark_is_not_closed_is_left_as_it_is(records, tmp_path, text):
+    path = tmp_path / "ledger.md"
+    path.write_text(text)
+    with pytest.raises(InputError, match=f"must have {END} after {BEGIN}"):
+        write_page(path, records)
+    assert path.read_text() == text
+
+
+def test_a_page_without_marks_has_the_ledger_at_its_end(records, tmp_path):
+    path = tmp_path / "ledger.md"
+    path.write_text("# Notes")
+    write_page(path, records)
+    assert path.read_text().startswith(f"# Notes\n\n{BEGIN}\n")
+
+
+@pytest.mark.parametrize("make", [lambda path: path.mkdir(), lambda path: path.write_bytes(b"caf\xe9")])
+def test_what_is_no_page_is_refused(records, tmp_path, make):
+    make(tmp_path / "ledger.md")
+    with pytest.raises(InputError, match="must be a Markdown file in UTF-8"):
+        write_page(tmp_path / "ledger.md", records)

@@ -81,6 +81,9 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
     [
         ("demo", "smal", {}, "a scale must be one of smoke, small, but is 'smal'; did you mean small?"),
         ("finished-models", "smoke", {}, "must be given models, but got none"),
+        ("finished-models", "smoke", {"models": ("a/last", "b/last")}, "several are called last"),
+        ("finished-models", "smoke", {"models": ("good", "./missing")}, "there is no directory './missing'"),
+        ("learning-dynamics", "smoke", {"models": ("good",)}, "must be given no models, .* but got good"),
         ("shape-of-learning", "small", {}, "must be given enwik8, but got no text"),
         ("shape-of-learning", "small", {"text": "not-enwik8"}, "must be enwik8, 100,000,000 bytes"),
         ("learning-dynamics", "smoke", {"text": "short.txt"}, "must give at least"),
@@ -90,6 +93,7 @@ def test_what_cannot_work_is_refused_before_any_training(name, scale, inputs, sa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "not-enwik8").write_bytes(b"something else. " * 100_000)
     (tmp_path / "short.txt").write_text("too short. " * 20)
+    save_tiny(tmp_path / "good")
     with pytest.raises(InputError, match=says.replace("?", r"\?")):
         STUDIES[name].run(scale, Inputs(tmp_path / "out", **inputs))
     assert not (tmp_path / "out").exists()

@@ -4,12 +4,18 @@ from dataclasses import replace
 
 import polars as pl
 import pytest
+import torch
 
 from tangentlens import InputError, open_run
+from tangentlens.corpora.tokens import in_sequences
 from tangentlens.report.page import write_report
+from tangentlens.runs.progress import unwatched
 from tangentlens.runs.records import KEY
 from tangentlens.studies import SECTIONS
+from tangentlens.studies.subjects import Backward
+from tangentlens.studies.tangent import TestPlan
 from tangentlens.studies.train import TrainPlan, run_train
+from tangentlens.studies.trained import subjects_of
 from tiny import TINY
 
 
@@ -69,6 +75,20 @@ def test_stopped_anywhere_it_is_readable_and_goes_on_to_the_same_numbers(whole, 
     assert resumed.drop("run").equals(whole.records.drop("run"))
 
 
+def test_a_network_that_is_not_trained_to_its_end_is_of_another_family(whole, tmp_path):
+    def stop(progress):
+        if progress.done == TINY.steps - 1 and progress.note:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run_train(TINY, tmp_path / "half", stop)
+    families = [
+        next(subjects_of(str(path), Backward.of(TestPlan(str(path))), unwatched)).facts["family"]
+        for path in (whole.path, tmp_path / "half")
+    ]
+    assert families == [families[0], f"{families[0]}, stopped at 3"]
+
+
 def test_a_finished_study_is_not_trained_again(whole):
     told = []
     run_train(TINY, whole.path, lambda progress: told.append((progress.task, progress.done)))
@@ -96,6 +116,18 @@ def test_what_cannot_be_run_is_refused_before_anything_is_written(change, says, 
     with pytest.raises(InputError, match=says):
         run_train(replace(TINY, **change), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_networks_of_one_family_differ_in_their_seed_alone():
+    text, other_text = (in_sequences(torch.arange(64) % n, 9, 16) for n in (7, 8))
+
+    def family(tokens=text, which=0, **change):
+        plan = replace(TINY, seeds=2, **change)
+        return plan.family(plan.networks()[which], tokens)
+
+    assert family() == family(which=1) == family(seed=7, rank=2, dense=3)
+    others = [{"learning_rate": 1e-4}, {"batch": 3}, {"held_out": 0.2}, {"steps": 99}, {"tokens": other_text}]
+    assert family() not in [family(**other) for other in others]
 
 
 def test_a_rank_above_half_the_width_is_refused():

@@ -138,7 +138,7 @@ class Run:
     def _read_part(self, part: Path, n_parts: int) -> pl.DataFrame:
         """Return the records of one file, upgraded to the present format."""
         try:
-            frame = upgraded_records(pl.read_parquet(part))
+            frame = upgraded_records(pl.read_parquet(part, glob=False))
             return frame.select(SCHEMA.names()).cast(SCHEMA)
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
             raise InputError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -10,6 +11,9 @@ from typing import Any
 from jaxtyping import Float
 from scipy import special
 from torch import Tensor
+
+# The largest number whose exponential is a float.
+_LARGEST = math.log(sys.float_info.max)
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,9 @@ class Interval:
         return self.ci_high
 
     def exp(self) -> Interval:
-        """Return the interval of a ratio, given that of its logarithm."""
-        return Interval(math.exp(self.value), math.exp(self.ci_low), math.exp(self.ci_high), self.ci_over)
+        """Return the interval of a ratio, given that of its logarithm; at most the largest float."""
+        value, low, high = (math.exp(min(end, _LARGEST)) for end in (self.value, self.ci_low, self.ci_high))
+        return Interval(value, low, high, self.ci_over)
 
     def from_log_odds(self) -> Interval:
         """Return the interval of a share, given that of its log-odds; it lies between 0 and 1."""

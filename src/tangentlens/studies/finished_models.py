@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tangentlens.errors import InputError
+from tangentlens.models.load import check_model
 from tangentlens.studies.audit import AUDIT, AuditPlan
 from tangentlens.studies.study import Inputs, Part, Study
 from tangentlens.studies.tangent import TEST, TestPlan
@@ -23,9 +24,14 @@ _FIT_HEAD = {"smoke": 5, "small": 200, "full": 2000}
 def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
     if not inputs.models:
         raise InputError("finished-models must be given models, but got none; name them: --models path/to/one,hub/id")
+    # A name is that of a folder, and what models are told apart by.
+    names = [Path(model).absolute().name for model in inputs.models]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(f"models must have different names, but several are called {twice}; rename their folders")
     parts = []
-    for model in inputs.models:
-        name = Path(model).name or "model"
+    for name, model in zip(names, inputs.models, strict=True):
+        check_model(model)
         how: dict[str, Any] = {
             "text": inputs.text,
             "tokens": _TOKENS[scale],
@@ -50,4 +56,5 @@ FINISHED_MODELS = Study(
         "full": "at all sites with eight times the tokens; hours on two cores (estimated, not measured)",
     },
     parts=_parts,
+    takes_models=True,
 )

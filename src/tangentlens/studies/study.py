@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tangentlens.errors import check_name
+from tangentlens.errors import InputError, check_name
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.run import Run
 from tangentlens.studies.job import Job
@@ -56,6 +56,7 @@ class Study:
         claims: The claims it judges, by their numbers in the ledger.
         costs: What each scale costs, by the name of the scale.
         parts: Returns the jobs of a scale.
+        takes_models: Whether it looks at models that it is given; others train their own.
     """
 
     name: str
@@ -63,6 +64,7 @@ class Study:
     claims: tuple[str, ...]
     costs: Mapping[str, str]
     parts: Callable[[str, Inputs], Sequence[Part]]
+    takes_models: bool = False
 
     def run(self, scale: str, inputs: Inputs, watch: Watch = unwatched) -> list[Run]:
         """Do every job of a scale, one after the other; what was done before is not done again.
@@ -73,6 +75,10 @@ class Study:
             watch: Told the progress.
         """
         check_name("a scale", scale, self.costs)
+        if inputs.models and not self.takes_models:
+            raise InputError(
+                f"{self.name} must be given no models, because it trains its own, but got {inputs.models[0]}"
+            )
         return [
             part.job.run(part.plan, inputs.out / part.folder, partial(_told, watch, part.folder))
             for part in self.parts(scale, inputs)

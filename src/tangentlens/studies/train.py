@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -141,8 +142,13 @@ class TrainPlan:
         ]
 
     def family(self, network: Network, tokens: TokenizedText) -> str:
-        """Return what a network has in common with those that differ from it in their seed alone."""
-        text = f"{tokens.vocabulary} types of {self.units}"
+        """Return what a network has in common with those that differ from it in their seed alone.
+
+        Words say the most of it. The text and the rest of what decides a training are in a short hash.
+        """
+        recipe = (tokens.sha256, self.batch, self.learning_rate, self.mask_rate, self.in_epochs, self.held_out)
+        known_by = hashlib.sha256(repr(recipe).encode()).hexdigest()[:6]
+        text = f"{tokens.vocabulary} types of {self.units}, recipe {known_by}"
         return f"{network.model}, {self.layers} blocks of width {self.width}, {self.steps} steps on {text}"
 
     def untrained(self, network: Network, vocabulary: int) -> nn.Module:

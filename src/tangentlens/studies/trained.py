@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Any
 
 from torch import nn
 
@@ -75,8 +76,14 @@ def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
             counts=tokens.counts,
             step=step,
             earlier=_saved_proxies(run, network.name, plan.schedule()),
-            facts=run.manifest["models"][network.name],
+            facts=_facts(run.manifest["models"][network.name], step, plan.steps),
         )
+
+
+def _facts(known: Mapping[str, Any], step: int, steps: int) -> dict[str, Any]:
+    """Return what is known of a network; one that is not trained to its end is no member of its family."""
+    family = known.get("family")
+    return {**known, "family": f"{family}, stopped at {step}"} if family and step < steps else dict(known)
 
 
 def _untrained(plan: TrainPlan, network: Network, vocabulary: int) -> nn.Module:

@@ -9,12 +9,21 @@ from dataclasses import dataclass
 import polars as pl
 
 from tangentlens.report.reading import IS_PROXY, without_massive
-from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, ALL_TOKENS, GRADIENT, MEAN_SITE, WITHOUT_MASSIVE
+from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, ALL_TOKENS, GRADIENT, MEAN_SITE, MOVEMENT, WITHOUT_MASSIVE
 from tangentlens.statistics.emergence import Emergence, emergence
 from tangentlens.studies.claims.claim import Estimand
 
 # What tells networks apart.
 NETWORK = ["run", "network"]
+# What one and the same network has in common in several runs. A training that is repeated elsewhere may end with other
+# last digits, so a network is known by its family and its seed, and only without a seed by its weights. A finished
+# model may be with its head in one run and without it in another, and is known by its name.
+SAME = (
+    pl.when(pl.col("family") == "")
+    .then("network")
+    .otherwise(pl.concat_str("family", pl.col("trained_seed").cast(pl.String).fill_null(pl.col("weights"))))
+    .alias("same")
+)
 # Sites at these depths are the middle of a network.
 _MIDDLE = (1 / 3, 2 / 3)
 # The part of a training that is early.
@@ -80,6 +89,16 @@ def difference(one: Estimand, other: Estimand) -> Estimand:
     return effect
 
 
+def smaller(one: Estimand, other: Estimand) -> Estimand:
+    """Return the smaller of two numbers, for each network that has both: it is large only if both are."""
+
+    def effect(records: pl.DataFrame) -> pl.DataFrame:
+        both = one(records).join(other(records), on=NETWORK, suffix="_other")
+        return both.select(*NETWORK, effect=pl.min_horizontal("effect", "effect_other"))
+
+    return effect
+
+
 def logarithm(one: Estimand) -> Estimand:
     """Return the logarithm of a number that is above 0."""
     return lambda records: one(records).filter(pl.col("effect") > 0).with_columns(pl.col("effect").log())
@@ -114,11 +133,11 @@ def emergence_of(select: Select) -> Estimand:
 
 
 def persistence_of(select: Select) -> Estimand:
-    """Return at which part of the due steps an effect holds, from the first one at which it does."""
+    """Return at which part of the due steps an effect holds, from the first one at which it does; NaN without one."""
 
     def one(rows: pl.DataFrame) -> float:
         found = _emergence(rows)
-        return found.held / found.later if found.later else 0.0
+        return found.held / found.later if found.later else math.nan
 
     return _of_each(select, one)
 
@@ -184,7 +203,8 @@ def rise_and_fall(select: Select, within_epoch: bool = False) -> Estimand:
     """
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
-        chosen = select.rows(records)
+        # A logarithm is of what is above 0.
+        chosen = select.rows(records).filter(pl.col("value") > 0)
         if within_epoch:
             chosen = chosen.filter(pl.col("step") < pl.col("epoch"))
             chosen = chosen.filter(pl.col("step").n_unique().over(NETWORK) == pl.col("epoch"))
@@ -225,11 +245,29 @@ def by_step(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def among_massive(one: Estimand) -> Estimand:
-    """Return the number of those networks that have massive rows at some site."""
+    """Return the number of those networks that have massive rows at some site at the last step."""
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
-        have = records.filter(pl.col("rows") == WITHOUT_MASSIVE).select(NETWORK).unique()
+        # An untrained twin may have massive rows that the network itself has not, and so may the text of a probe.
+        own = (pl.col("null") == "") & (pl.col("quantity") != MOVEMENT) & (pl.col("step") == pl.col("last_step"))
+        have = records.filter(own, pl.col("rows") == WITHOUT_MASSIVE).select(NETWORK).unique()
         return one(records).join(have, on=NETWORK, how="semi", maintain_order="left")
+
+    return effect
+
+
+def of_kept_rows(one: Estimand) -> Estimand:
+    """Return a number at the last step without massive rows, of those networks that have such rows."""
+    is_kept = (pl.col("rows") == WITHOUT_MASSIVE) & (pl.col("step") == pl.col("last_step"))
+    return lambda records: one(records.filter(is_kept))
+
+
+def among_above(one: Estimand, other: Estimand, least: float) -> Estimand:
+    """Return a number of those networks whose other number is above `least`."""
+
+    def effect(records: pl.DataFrame) -> pl.DataFrame:
+        above = other(records).filter(pl.col("effect") > least)
+        return one(records).join(above, on=NETWORK, how="semi", maintain_order="left")
 
     return effect
 

@@ -14,10 +14,12 @@ from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.judging import Effect, Judgement, judge
 from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.claim import Claim
-from tangentlens.studies.claims.estimands import NETWORK
+from tangentlens.studies.claims.estimands import NETWORK, SAME
 
 # Two populations of networks, judged apart: seeds of networks that a study trained, and models that others trained.
 TRAINED, FINISHED = "networks trained in studies", "finished models"
+# What measures finished models again; their names are those of the networks.
+REDO_FINISHED = "tangentlens study finished-models --models ..."
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,8 +98,13 @@ class Entry:
             "effects": self.effects.to_dicts(),
             "what_would_decide": self.why,
             "known": claim.known,
-            "command": claim.needs.command,
+            "command": self.command,
         }
+
+    @property
+    def command(self) -> str:
+        """The command that measures the networks again."""
+        return REDO_FINISHED if self.population == FINISHED else self.claim.needs.command
 
     @property
     def needed(self) -> str:
@@ -138,7 +145,7 @@ def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entr
         records: The records, with the facts about their networks.
         claims: The claims to judge.
     """
-    facts = records.select(*NETWORK, "family", "weights").unique(maintain_order=True)
+    facts = _facts(records)
     found = {claim.id: _stratified(claim.of(records), facts) for claim in claims}
     judged = {population: _judged(population, claims, found) for population in (TRAINED, FINISHED)}
     return [entry for claim in claims for entry in _entries(claim, found[claim.id], judged)]
@@ -171,18 +178,28 @@ def _entries(
     return entries or [Entry(claim, "", found, None)]
 
 
+def _facts(records: pl.DataFrame) -> pl.DataFrame:
+    """Return the `family` of each network, and in `same` what it has in common with itself in other runs.
+
+    Networks without weights are not trained to their end and are left out.
+    """
+    known = records.filter(pl.col("weights") != "").select(*NETWORK, "family", "weights", SAME).unique()
+    # A copy of a model has its weights under another name. Of two names, it goes by the first in the alphabet.
+    known = known.with_columns(pl.min("same").over("weights"))
+    by_name = pl.when(pl.col("family") == "").then(pl.min("same").over("network", "family")).otherwise("same")
+    return known.select(*NETWORK, "family", same=by_name)
+
+
 def _stratified(effects: pl.DataFrame, facts: pl.DataFrame) -> pl.DataFrame:
     """Return the effects with population and stratum of each network, each once, with the mean over its runs.
 
     Seeds of one family are a stratum, and models that others trained are one together.
     """
     known = effects.join(facts, on=NETWORK, maintain_order="left")
-    # One and the same network may be in several runs. Its weights tell; but a finished model may be with its head, or a
-    # head of its own, in one run and without it in another, and is known by its name.
-    identity = pl.when(pl.col("family") == "").then("network").otherwise("weights")
     once = (
-        known.filter(pl.col("weights") != "")
-        .group_by(identity.alias("identity"), maintain_order=True)
+        # An effect that is not finite says nothing.
+        known.filter(pl.col("effect").is_finite())
+        .group_by("same", maintain_order=True)
         .agg(pl.first(*NETWORK, "family"), pl.mean("effect"))
     )
     finished = pl.col("family") == ""

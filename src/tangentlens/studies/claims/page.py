@@ -8,6 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
+from tangentlens.errors import InputError
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.studies.claims.ledger import FINISHED, Entry, by_population, ledger, letters
 from tangentlens.studies.claims.phases import phases
@@ -38,12 +39,27 @@ def write_page(path: Path, records: pl.DataFrame) -> None:
         path: The file.
         records: The records of all runs, as `read_runs` returns them.
     """
-    text = path.read_text(encoding="utf-8") if path.exists() else f"# Ledger of claims\n\n{BEGIN}\n{END}\n"
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, after = _around(path)
     made = "\n".join(_lines(records))
     make_directory(path.parent)
-    write_whole(path, f"{before}{begin or BEGIN}\n\n{made}\n\n{end or END}{after or chr(10)}".encode())
+    write_whole(path, f"{before}{BEGIN}\n\n{made}\n\n{END}{after}".encode())
+
+
+def _around(path: Path) -> tuple[str, str]:
+    """Return what a page holds before and after the ledger; without marks, the ledger comes last."""
+    if not path.exists():
+        return "# Ledger of claims\n\n", "\n"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} must be a Markdown file in UTF-8, but cannot be read ({error})") from error
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin:
+        return f"{text.rstrip()}\n\n", "\n"
+    if not end:
+        raise InputError(f"{path} must have {END} after {BEGIN}, but has not; add it where the ledger should end")
+    return before, after
 
 
 def _lines(records: pl.DataFrame) -> Iterator[str]:
@@ -98,7 +114,7 @@ def _spread(entry: Entry) -> str:
 
 
 def _details(entry: Entry, called: Mapping[str, str]) -> Iterator[str]:
-    """Yield what a verdict rests on: the number and the networks."""
+    """Yield what a verdict rests on: the number, the networks, and the command that redoes it."""
     claim, sizes = entry.claim, entry.n_networks
     yield f"**{claim.id}. {claim.statement}**"
     yield ""
@@ -118,6 +134,7 @@ def _details(entry: Entry, called: Mapping[str, str]) -> Iterator[str]:
         yield f"- Each: {', '.join(each)}."
     if entry.why:
         yield f"- {entry.why[0].upper()}{entry.why[1:]}."
+    yield f"- Redo: `{entry.command}`, then `tangentlens claims`."
 
 
 def _table(names: Sequence[str], rows: Sequence[Sequence[object]]) -> Iterator[str]:

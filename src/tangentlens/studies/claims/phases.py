@@ -10,7 +10,7 @@ import polars as pl
 
 from tangentlens.runs.vocabulary import ACTIVATION, MOVEMENT
 from tangentlens.statistics.judging import Effect
-from tangentlens.studies.claims.estimands import NETWORK, Select, by_step
+from tangentlens.studies.claims.estimands import NETWORK, SAME, Select, by_step
 
 GROWTH = "growth moves outside the proxy"
 _GROWTH = Select("growth_log_ratio", "proxy", quantity=MOVEMENT)
@@ -18,6 +18,7 @@ _PEAKS = {
     "anisotropy peaks": Select("anisotropy", quantity=ACTIVATION, site=None),
     "dimension peaks": Select("intrinsic_dimension", quantity=ACTIVATION, site=None),
 }
+_TURN = {"run": pl.String, "network": pl.String, "kind": pl.String, "turn": pl.String, "doublings": pl.Float64}
 
 
 def phases(records: pl.DataFrame) -> pl.DataFrame:
@@ -34,14 +35,18 @@ def phases(records: pl.DataFrame) -> pl.DataFrame:
         One row for each kind of network and turn, or pair of turns: `kind`, `turn`, `networks` (how many show it), and
         `doublings` with `ci_low` and `ci_high`, and for a turn the `step` that this is.
     """
-    turns = pl.DataFrame(_turns(records), schema=[*NETWORK, "kind", "turn", "doublings"], orient="row")
+    found = pl.DataFrame(_turns(records), schema=_TURN, orient="row")
+    # One and the same network may be in several runs; one without weights is not trained to its end.
+    facts = records.filter(pl.col("weights") != "").select(*NETWORK, SAME).unique(maintain_order=True)
+    known = found.join(facts, on=NETWORK, maintain_order="left")
+    turns = known.group_by("kind", "turn", "same", maintain_order=True).agg(pl.mean("doublings"))
     rows = []
     for (kind,), of_kind in turns.group_by(["kind"], maintain_order=True):
         dated = {str(turn): part for (turn,), part in of_kind.group_by(["turn"], maintain_order=True)}
         for turn, part in dated.items():
             rows.append(_row(str(kind), turn, part["doublings"].to_list(), is_date=True))
         for one, other in combinations(dated, 2):
-            both = dated[one].join(dated[other], on=NETWORK)
+            both = dated[one].join(dated[other], on="same")
             gaps = (both["doublings_right"] - both["doublings"]).to_list()
             rows.append(_row(str(kind), f"from '{one}' to '{other}'", gaps, is_date=False))
     return pl.DataFrame([row for row in rows if row is not None])

@@ -23,7 +23,7 @@ _VERDICTS = {
     "refuted": ("#D55E00", "x"),
     "inconclusive": ("#999999", "circle-open"),
 }
-# Intervals of a ratio are cut off here, or the widest would hide all others.
+# Intervals of a ratio are cut off here, or at the last effect, or the widest would hide all others.
 _SHOWN = (0.2, 50.0)
 
 
@@ -44,28 +44,30 @@ def ledger_figure(records: pl.DataFrame) -> Figure | None:
     plot = go.Figure()
     names = [f"{html.escape(entry.claim.statement)} <b>{entry.claim.id}</b>" for entry in entries]
     margins = [math.exp(entry.claim.margin) for entry in entries]
+    values = [entry.shown(entry.judgement.effect).value for entry in entries if entry.judgement is not None]
+    least, most = min(_SHOWN[0], *values), max(_SHOWN[1], *values)
     tick = {"symbol": "line-ns", "size": 12, "line": {"width": 2, "color": "#000000"}}
     plot.add_trace(go.Scatter(x=margins, y=names, mode="markers", name="margin", marker=tick))
     for verdict, (colour, symbol) in _VERDICTS.items():
         chosen = [(name, entry) for name, entry in zip(names, entries, strict=True) if entry.verdict == verdict]
         shown = [entry.shown(entry.judgement.effect) for _, entry in chosen if entry.judgement is not None]
         ends = {
-            "array": [min(one.ci_high, _SHOWN[1]) - one.value for one in shown],
-            "arrayminus": [one.value - max(one.ci_low, _SHOWN[0]) for one in shown],
+            "array": [min(one.ci_high, most) - one.value for one in shown],
+            "arrayminus": [one.value - max(one.ci_low, least) for one in shown],
         }
         marker = {"color": colour, "symbol": symbol, "size": 9}
         x, y = [one.value for one in shown], [name for name, _ in chosen]
         trace = go.Scatter(x=x, y=y, error_x={"type": "data", **ends}, mode="markers", name=verdict, marker=marker)
         plot.add_trace(trace)
     ticks = {"tickvals": [0.2, 0.5, 1, 2, 5, 10, 20, 50]}
-    plot.update_xaxes(type="log", title="ratio", range=[math.log10(end) for end in _SHOWN], **ticks)
+    plot.update_xaxes(type="log", title="ratio", range=[math.log10(least), math.log10(most)], **ticks)
     plot.update_yaxes(automargin=True, categoryorder="array", categoryarray=names)
     counts = Counter(entry.verdict for entry in entries)
     title = f"Claims about ratios, {population}: " + ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
     caption = (
         "Points: means over networks. Bars: intervals over networks, corrected for the number of claims; cut off at "
     )
-    caption += f"{_SHOWN[0]:g} and {_SHOWN[1]:g}. Ticks: what the effect must exceed for the claim to be supported."
+    caption += f"{least:.3g} and {most:.3g}. Ticks: what the effect must exceed for the claim to be supported."
     return Figure(title, caption, styled(plot, 120 + 28 * len(entries)))
 
 

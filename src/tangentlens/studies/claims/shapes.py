@@ -8,7 +8,7 @@ import torch
 from tangentlens.report.reading import interval_text
 from tangentlens.runs.vocabulary import ALL_ROWS, METRICS
 from tangentlens.statistics.shape import profile_shape
-from tangentlens.studies.claims.estimands import depth_profile
+from tangentlens.studies.claims.estimands import SAME, depth_profile
 
 _MEASURES = ("anisotropy", "intrinsic_dimension")
 
@@ -29,10 +29,10 @@ def depth_shapes(records: pl.DataFrame) -> pl.DataFrame:
     for measure in _MEASURES:
         profiles = depth_profile(records, measure, None, ALL_ROWS).filter(pl.col("family") != "")
         # One and the same network may be in several runs.
-        key = ["family", "weights", "site", "depth"]
+        key = ["family", SAME, "site", "depth"]
         once = profiles.filter(pl.col("weights") != "").group_by(key, maintain_order=True).agg(pl.mean("value"))
         for (family,), of_family in once.group_by(["family"], maintain_order=True):
-            networks = [one.sort("depth") for _, one in of_family.group_by(["weights"], maintain_order=True)]
+            networks = [one.sort("depth") for _, one in of_family.group_by(["same"], maintain_order=True)]
             sites = networks[0]["site"].to_list()
             # A network that was measured at other sites cannot be set beside the others.
             values = [one["value"].to_list() for one in networks if one["site"].to_list() == sites]
