@@ -27,4 +27,4 @@ def test_numbers_without_an_interval_are_told_without_a_claim():
     assert not list(variance(records))
     (since,) = emerges(records)
     assert "is not significantly above the mean of the normal control" in since
-    assert "is significantly above r/d at 0 of 2 sites" in share_over_depth(records).title
+    assert ": significantly above r/d at 0 of 2 sites" in share_over_depth(records).title

@@ -183,9 +183,10 @@ def _facts(records: pl.DataFrame) -> pl.DataFrame:
 
     Networks without weights are not trained to their end and are left out.
     """
-    known = records.filter(pl.col("weights") != "").select(*NETWORK, "family", "weights", SAME).unique()
-    # A copy of a model has its weights under another name. Of two names, it goes by the first in the alphabet.
-    known = known.with_columns(pl.min("same").over("weights"))
+    known = records.filter(pl.col("weights") != "").select(*NETWORK, "family", "kind", "weights", SAME).unique()
+    # A copy of a model has its weights under another name. Of two names, it goes by the first in the alphabet. With the
+    # same weights, an encoder and a decoder compute other things.
+    known = known.with_columns(pl.min("same").over("weights", "kind"))
     by_name = pl.when(pl.col("family") == "").then(pl.min("same").over("network", "family")).otherwise("same")
     return known.select(*NETWORK, "family", same=by_name)
 
