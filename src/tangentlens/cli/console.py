@@ -16,8 +16,8 @@ from rich.table import Table
 
 from tangentlens.runs.progress import Progress, Watch
 
-# Columns up to this width are short. All others together need at least the second.
-_SHORT, _REST = 20, 40
+# Columns up to this width are short, as numbers with their intervals are. All others together need at least the second.
+_SHORT, _REST = 28, 40
 
 
 @contextmanager
