@@ -369,7 +369,8 @@ def test_a_page_shows_how_far_strata_and_finished_models_are_apart(tmp_path):
     run.describe(
         "models", {name: {"kind": "decoder", "family": of, "weights_sha256": name} for name, of in families.items()}
     )
-    write_page(tmp_path / "page.md", read_runs([run]))
+    records = read_runs([run])
+    write_page(tmp_path / "page.md", ledger(records), records)
     text = (tmp_path / "page.md").read_text()
     assert "| 2 to 8 | above 1.05 |" in text
     assert "| 3 to 5 | above 1.05 |" in text

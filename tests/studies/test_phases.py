@@ -10,6 +10,7 @@ from tangentlens.errors import InputError
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import create_run
+from tangentlens.studies.claims.ledger import ledger
 from tangentlens.studies.claims.page import BEGIN, END, write_page
 from tangentlens.studies.claims.phases import GROWTH, phases
 
@@ -65,7 +66,7 @@ def test_a_page_keeps_what_is_around_its_marks(records, tmp_path):
     path = tmp_path / "ledger.md"
     path.write_text(f"# Before\n\n{BEGIN}\nthe last ledger\n{END}\n\nAfter.\n")
     for _ in range(2):
-        write_page(path, records)
+        write_page(path, ledger(records), records)
     text = path.read_text()
     assert text.startswith(f"# Before\n\n{BEGIN}\n")
     assert text.endswith(f"{END}\n\nAfter.\n")
@@ -75,7 +76,7 @@ def test_a_page_keeps_what_is_around_its_marks(records, tmp_path):
 
 
 def test_a_page_that_is_not_there_is_made(records, tmp_path):
-    write_page(tmp_path / "new" / "ledger.md", records)
+    write_page(tmp_path / "new" / "ledger.md", ledger(records), records)
     assert (tmp_path / "new" / "ledger.md").read_text().startswith("# Ledger of claims\n")
 
 
@@ -84,14 +85,14 @@ def test_a_page_whose_mark_is_not_closed_is_left_as_it_is(records, tmp_path, tex
     path = tmp_path / "ledger.md"
     path.write_text(text)
     with pytest.raises(InputError, match=f"must have {END} after {BEGIN}"):
-        write_page(path, records)
+        write_page(path, ledger(records), records)
     assert path.read_text() == text
 
 
 def test_a_page_without_marks_has_the_ledger_at_its_end(records, tmp_path):
     path = tmp_path / "ledger.md"
     path.write_text("# Notes")
-    write_page(path, records)
+    write_page(path, ledger(records), records)
     assert path.read_text().startswith(f"# Notes\n\n{BEGIN}\n")
 
 
@@ -99,4 +100,4 @@ def test_a_page_without_marks_has_the_ledger_at_its_end(records, tmp_path):
 def test_what_is_no_page_is_refused(records, tmp_path, make):
     make(tmp_path / "ledger.md")
     with pytest.raises(InputError, match="must be a Markdown file in UTF-8"):
-        write_page(tmp_path / "ledger.md", records)
+        write_page(tmp_path / "ledger.md", ledger(records), records)

@@ -5,6 +5,7 @@ import pytest
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import create_run
+from tangentlens.studies.claims.ledger import ledger
 from tangentlens.studies.claims.page import write_page
 from tangentlens.studies.claims.shapes import depth_shapes
 
@@ -65,7 +66,8 @@ def test_part_of_a_network_has_no_shape(tmp_path):
 
 
 def test_the_page_has_them(tmp_path):
-    write_page(tmp_path / "page.md", read_runs([trained(tmp_path / "run", PROFILES["bell"], 0.002)]))
+    records = read_runs([trained(tmp_path / "run", PROFILES["bell"], 0.002)])
+    write_page(tmp_path / "page.md", ledger(records), records)
     text = (tmp_path / "page.md").read_text()
     assert "| A | a decoder |" in text
     assert "| A | anisotropy | 3 | bell | resid.3 − " in text

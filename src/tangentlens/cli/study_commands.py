@@ -25,7 +25,6 @@ from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import Entry, ledger
 from tangentlens.studies.claims.page import write_page
 from tangentlens.studies.claims.section import tables
-from tangentlens.studies.finished_models import FINISHED_MODELS
 from tangentlens.studies.study import Inputs
 
 # Said below the ledger of the smallest scale.
@@ -54,8 +53,9 @@ def run_study(
     study = STUDIES[name]
     check_name("a scale", scale, study.costs)
     chosen = tuple(model for model in models.split(",") if model)
-    if chosen and study is not FINISHED_MODELS:
-        raise typer.BadParameter(f"--models is for {FINISHED_MODELS.name}, and {name} trains its own networks")
+    if chosen and not study.takes_models:
+        able = ", ".join(one.name for one in STUDIES.values() if one.takes_models)
+        raise typer.BadParameter(f"--models is for {able}, and {name} trains its own networks")
     inputs = Inputs(out or Path("runs") / f"{study.name}-{scale}", text_name(text), chosen, device)
     with progress_bars(quiet or as_json) as watch:
         runs = study.run(scale, inputs, watch)
@@ -98,7 +98,7 @@ def claims(
     records = read_runs(found)
     entries = ledger(records)
     if page is not None:
-        write_page(page, records)
+        write_page(page, entries, records)
     if as_json:
         told = {"runs": [str(run.path) for run in found], "claims": [entry.as_dict() for entry in entries]}
         sys.stdout.write(json.dumps(told, indent=2) + "\n")

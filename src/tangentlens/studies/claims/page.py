@@ -10,7 +10,7 @@ import polars as pl
 
 from tangentlens.errors import InputError
 from tangentlens.runs.files import make_directory, write_whole
-from tangentlens.studies.claims.ledger import FINISHED, Entry, by_population, ledger, letters
+from tangentlens.studies.claims.ledger import FINISHED, Entry, by_population, letters
 from tangentlens.studies.claims.phases import phases
 from tangentlens.studies.claims.shapes import depth_shapes
 
@@ -32,15 +32,16 @@ _TURNS = (
 )
 
 
-def write_page(path: Path, records: pl.DataFrame) -> None:
+def write_page(path: Path, entries: Sequence[Entry], records: pl.DataFrame) -> None:
     """Write the ledger into a file, between its marks if it has them.
 
     Args:
         path: The file.
+        entries: The ledger of the records.
         records: The records of all runs, as `read_runs` returns them.
     """
     before, after = _around(path)
-    made = "\n".join(_lines(records))
+    made = "\n".join(_lines(entries, records))
     make_directory(path.parent)
     write_whole(path, f"{before}{BEGIN}\n\n{made}\n\n{END}{after}".encode())
 
@@ -62,8 +63,8 @@ def _around(path: Path) -> tuple[str, str]:
     return before, after
 
 
-def _lines(records: pl.DataFrame) -> Iterator[str]:
-    entries, shapes, turns = ledger(records), depth_shapes(records), phases(records)
+def _lines(entries: Sequence[Entry], records: pl.DataFrame) -> Iterator[str]:
+    shapes, turns = depth_shapes(records), phases(records)
     for population, some in by_population(entries).items():
         counts = Counter(entry.verdict for entry in some)
         told = ", ".join(f"{n} {verdict}" for verdict, n in counts.most_common())
