@@ -121,11 +121,7 @@ class Capture:
         """Return the activations and gradients of a site. Their memory is freed by `forget`."""
         pieces = self._with_gradient(site)
         if not pieces:
-            raise InputError(
-                f"{site} must be in the loss, but no gradient came through it since the last step; call backward "
-                "before lens.step(), check that the site is not frozen and that the model is not called through "
-                "torch.compile(model), or choose other sites"
-            )
+            raise no_gradient([str(site)])
         self._flow.check_calls(site)
         chosen = torch.cat([self._flow.in_sample(site, piece.batch) for piece in pieces])
         gradients = torch.cat([piece.gradients for piece in pieces if piece.gradients is not None])[chosen]
@@ -141,3 +137,12 @@ class Capture:
     def forget(self, site: Site) -> None:
         """Free the memory of a site's rows."""
         self._pieces[site.name] = []
+
+
+def no_gradient(sites: Sequence[str]) -> InputError:
+    """Return the error for sites that no gradient came through."""
+    return InputError(
+        f"{', '.join(sites)} must be in the loss, but no gradient came through {'it' if len(sites) == 1 else 'them'} "
+        "since the last step; call backward before lens.step(), check that no site is frozen and that the model is not "
+        "called through torch.compile(model), or choose other sites"
+    )

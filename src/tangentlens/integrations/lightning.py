@@ -48,7 +48,7 @@ class LensCallback(Callback):
         step = state.get("step", trainer.global_step)
         self.lens = Lens(_inner(pl_module, self.model), step=step, loss_scale=scale, **settings)
         self.lens.load_state_dict(state.get("lens", {}))
-        self.lens.__enter__()
+        self.lens.start()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -90,7 +90,7 @@ class LensCallback(Callback):
 
     def _close(self) -> None:
         if self.lens is not None:
-            self.lens.__exit__(None, None, None)
+            self.lens.close()
 
 
 def _inner(module: LightningModule, name: str) -> nn.Module:

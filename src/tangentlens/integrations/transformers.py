@@ -74,7 +74,7 @@ class LensCallback(TrainerCallback):  # type: ignore[misc]
                 "and windows start over; keep the checkpoint in output_dir, with that file",
                 stacklevel=2,
             )
-        self.lens.__enter__()
+        self.lens.start()
         self._handler = _handler_of(self, model)
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
@@ -107,7 +107,7 @@ class LensCallback(TrainerCallback):  # type: ignore[misc]
     def close(self) -> None:
         """Close the lens; to be called after a training that ended in an exception."""
         if self.lens is not None:
-            self.lens.__exit__(None, None, None)
+            self.lens.close()
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:

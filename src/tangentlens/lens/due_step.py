@@ -12,7 +12,7 @@ from torch import Tensor
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.distributed import gathered_rows, is_first
 from tangentlens.capture.sites import Site
-from tangentlens.capture.step import Capture
+from tangentlens.capture.step import Capture, no_gradient
 from tangentlens.capture.stream import MomentStream
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
@@ -23,8 +23,6 @@ from tangentlens.lens.records import mean_records, site_records, window_records
 from tangentlens.proxies import named_proxy
 from tangentlens.runs.records import Record
 from tangentlens.runs.vocabulary import MEAN_SITE
-
-_NO_PASS = "forward pass came through it; are blocks dropped at random?"
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +38,7 @@ class DueStep:
         fitting: The proxy and how it is compared.
         device: Where ranks exchange numbers.
         predict: Whether to test the subspaces of the due step before.
-        is_first: Whether nothing was measured before, so that a site without a gradient is a mistake in the settings
+        nothing_yet: Whether nothing was measured before, so that a site without a gradient is a mistake in the settings
             and an error. Later it may have been frozen on purpose, which must not end a training.
     """
 
@@ -52,7 +50,7 @@ class DueStep:
     fitting: Fitting
     device: torch.device
     predict: bool = False
-    is_first: bool = True
+    nothing_yet: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,12 +76,8 @@ def measure_due_step(step: DueStep) -> Outcome:
     """Measure every site, one after the other. All ranks take part; the first one measures and gets the records."""
     outcome = Outcome()
     frozen = [name for name in step.capture.without_gradient() if name in {site.name for site in step.sites}]
-    if step.capture.n_backward == 0 or (step.is_first and frozen):
-        raise InputError(
-            f"{', '.join(frozen or [site.name for site in step.sites])} must be in the loss, but no gradient came "
-            "through since the last step; call backward before lens.step(), check that no site is frozen and that the "
-            "model is not called through torch.compile(model), or choose other sites"
-        )
+    if step.capture.n_backward == 0 or (step.nothing_yet and frozen):
+        raise no_gradient(frozen or [site.name for site in step.sites])
     for site in step.sites:
         data = gather(step, site, frozen)
         if is_first():
@@ -124,8 +118,9 @@ def gather(step: DueStep, site: Site, frozen: Sequence[str]) -> SiteData:
 def measure(step: DueStep, site: Site, data: SiteData, outcome: Outcome) -> None:
     """Measure one site and put measures and records into the outcome."""
     if data.rows is None:
-        missing = "gradient came through it; is it frozen?" if step.capture.ran(site) else _NO_PASS
-        raise InputError(f"no {missing}")
+        if step.capture.ran(site):
+            raise InputError("no gradient came through it; is it frozen?")
+        raise InputError("no forward pass came through it; are blocks dropped at random?")
     here = _at(step, site)
     subspaces, (name, _) = step.memory.subspaces.get(site.name, {}), named_proxy(step.fitting.proxy)
     for rows, moments in data.window.items():

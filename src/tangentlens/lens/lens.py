@@ -349,11 +349,9 @@ class Lens:
         records = [] if loss is None else [replace(about, quantity=LOSS, metric=LOSS, value=loss)]
         fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
         fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive, measures=self.measures)
-        is_first_measured = not self._memory.subspaces
+        nothing_yet = not self._memory.subspaces
         outcome = measure_due_step(
-            DueStep(
-                about, self.sites, capture, self._stream, self._memory, fitting, device, self.predict, is_first_measured
-            )
+            DueStep(about, self.sites, capture, self._stream, self._memory, fitting, device, self.predict, nothing_yet)
         )
         records += outcome.records
         records += update_records(about, self._updates, capture, self._memory, fitting, device)
