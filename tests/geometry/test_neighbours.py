@@ -4,7 +4,7 @@ import torch
 from scipy.spatial import cKDTree
 
 from tangentlens import InputError
-from tangentlens.geometry.neighbours import distinct_rows, nearest
+from tangentlens.geometry.neighbours import distinct_rows, nearest, nearest_among
 
 
 @pytest.mark.parametrize(("n", "d"), [(5, 2), (1500, 3), (2100, 20)])
@@ -100,3 +100,18 @@ def test_clusters_far_apart_in_fp32_keep_their_neighbours(generator):
     x[500:] += 1e4
     _, expected = cKDTree(x.double().numpy()).query(x.double().numpy(), k=3)
     np.testing.assert_array_equal(nearest(x, 2)[1], expected[:, 1:])
+
+
+@pytest.mark.parametrize("left", [0.02, 0.9, 0.995])
+def test_neighbours_among_some_rows_are_those_of_these_rows_alone(left, generator):
+    x = torch.randn(1500, 6, generator=generator)
+    mask = torch.rand(1500, generator=generator) < left
+    found, expected = nearest_among(x, nearest(x, 3), mask), nearest(x[mask], 3)
+    assert torch.equal(found.indices, expected.indices)
+    assert torch.equal(found.distances, expected.distances)
+
+
+def test_where_few_rows_are_left_all_others_are_neighbours(generator):
+    x = torch.randn(50, 3, generator=generator)
+    mask = torch.arange(50) < 3
+    assert nearest_among(x, nearest(x, 5), mask).distances.shape == (3, 2)

@@ -1,19 +1,21 @@
+import functools
 import math
 import re
+import weakref
 
 import polars as pl
 import pytest
 import safetensors.torch
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, LlamaModel
 
 from real_models import minilm, stories
-from tangentlens import InputError, anisotropy, intrinsic_dimension, mean_cosine
+from tangentlens import InputError, anisotropy, intrinsic_dimension, mean_cosine, open_run
 from tangentlens.corpora.text import builtin_text
 from tangentlens.corpora.windows import Text, windows
-from tangentlens.geometry.measures import Cloud, measure_all
+from tangentlens.geometry.measures import MEASURES, NAMES
 from tangentlens.models.small import small_model
-from tangentlens.studies.profile import Profile, run_profile
+from tangentlens.studies.profile import Profile, measuring, run_profile
 from tiny import save_tiny
 
 SMALL = {"batches": 3, "batch_tokens": 128, "length": 16}
@@ -73,38 +75,112 @@ def test_numbers_are_those_of_the_same_batches_taken_by_hand(tiny, run):
     assert dimension == pytest.approx(sum(intrinsic_dimension(part).value for part in types) / 3, rel=1e-3)
 
 
-def test_every_measure_is_there_at_every_site_with_a_shape(run):
+def keys(records):
+    at_sites = records.filter(pl.col("site") == "resid.1", ~pl.col("metric").str.contains("/"))
+    return {f"{metric}:{variant}".rstrip(":") for metric, variant in at_sites.select("metric", "variant").rows()}
+
+
+def test_the_usual_measures_are_there_at_every_site_with_a_shape(run):
     records = run.records
-    names = measure_all(Cloud(torch.randn(100, 8), torch.arange(100), torch.arange(100))).keys()
-    for name in names:
-        metric, _, variant = name.partition(":")
-        rows = records.filter(metric=metric, variant=variant)
-        assert rows["site"].to_list() == ["resid.0", "resid.1", "resid.2", "resid.3"]
-        shape = records.filter(pl.col("metric") == f"shape/{metric}")
-        assert shape.height >= 1
+    assert keys(records) == {measure.key for measure in MEASURES if not measure.costly}
+    for measure in MEASURES:
+        rows = records.filter(metric=measure.name, variant=measure.variant)
+        assert rows["site"].to_list() == ([] if measure.costly else ["resid.0", "resid.1", "resid.2", "resid.3"])
+        assert measure.costly or records.filter(metric=f"shape/{measure.name}").height >= 1
     assert run.manifest["models"]["tiny"]["kind"] == "decoder"
     assert len(run.manifest["models"]["tiny"]["weights_sha256"]) == 64
 
 
+def test_measures_are_chosen_by_name_and_come_with_what_they_are_judged_by(tiny, run, tmp_path):
+    some = run_profile(Profile(models=(tiny,), measures=("intrinsic_dimension",), **SMALL), tmp_path / "some")
+    judges = {"duplicates", "massive_rows", "massive_threshold", "massive_ratio"}
+    judges |= {f"dimension_{what}{variant}" for what in ("misfit", "trouble") for variant in ("", ":one_per_type")}
+    assert keys(some.records) == {"intrinsic_dimension", "intrinsic_dimension:one_per_type", *judges}
+    everything = run_profile(Profile(models=(tiny,), measures=NAMES, **SMALL), tmp_path / "all")
+    assert keys(everything.records) == {measure.key for measure in MEASURES}
+    order = ["site", "rows", "metric", "variant"]
+    same = everything.records.join(run.records, on=order, how="semi", nulls_equal=True).drop("run").sort(order)
+    assert same.equals(run.records.drop("run").sort(order))
+    with pytest.raises(InputError, match=r"a measure must be one of anisotropy, .* did you mean anisotropy"):
+        Profile(models=(tiny,), measures=("anisotropi",))
+    with pytest.raises(InputError, match="measures must name at least one"):
+        Profile(models=(tiny,), measures=())
+
+
 def test_stopping_anywhere_and_going_on_gives_the_same_numbers(tiny, run, tmp_path):
+    """What is lost is the site that was being measured: every other site is on disk, and is not measured again."""
     profile = Profile(models=(tiny,), **SMALL)
     calls = 0
 
     def stop_in_the_second_batch(progress):
         nonlocal calls
-        calls += progress.done > 0
+        calls += bool(progress.row)
         if calls == 6:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         run_profile(profile, tmp_path / "run", stop_in_the_second_batch)
     again = []
-    stopped = run_profile(profile, tmp_path / "run", lambda progress: again.append(progress.done))
-    assert again == [0, 5, 6, 7, 8, 9, 10, 11, 12]
+    stopped = run_profile(profile, tmp_path / "run", lambda progress: again.append((progress.done, progress.row)))
+    assert again[:3] == [(0, ""), (7, "resid.2"), (8, "resid.3")]
+    assert [done for done, _ in again[3:]] == [8, 9, 10, 11, 12, 12]
     assert stopped.records.drop("run").equals(run.records.drop("run"))
     done = []
     run_profile(profile, tmp_path / "run", done.append)
     assert not done
+
+
+def test_the_figure_is_there_after_two_batches_and_then_gets_better(tiny, tmp_path):
+    seen = []
+
+    def look(progress):
+        if progress.readable is not None:
+            rows = open_run(progress.readable).records.filter(metric="mean_cosine", site="resid.2")
+            seen.append((progress.done, *rows.select("n", pl.col("ci_high") - pl.col("ci_low")).row(0)))
+
+    run_profile(Profile(models=(tiny,), **{**SMALL, "batches": 5}), tmp_path / "run", look)
+    assert [(done, n) for done, n, _ in seen] == [(8, 256), (12, 384), (16, 512), (20, 640)]
+    assert seen[-1][2] < seen[0][2]
+
+
+def test_results_are_told_as_they_come(tiny, run, tmp_path):
+    rows = []
+    run_profile(Profile(models=(tiny,), **SMALL), tmp_path / "run", rows.append)
+    first, last = (
+        [one for one in rows if one.row == "resid.2"][place].cells["mean cosine"].split(" ±") for place in (0, -1)
+    )
+    assert len(first) == 1
+    row = run.records.filter(site="resid.2", metric="mean_cosine")["value"][0]
+    assert float(last[0]) == pytest.approx(row, rel=5e-3)
+
+
+def test_rows_are_not_held_beyond_their_site_and_nothing_is_cached(tiny, monkeypatch, tmp_path):
+    held, alive, caches = [], [], []
+    forward = LlamaModel.forward
+
+    @functools.wraps(forward)
+    def watched(self, *args, **kwargs):
+        output = forward(self, *args, **kwargs)
+        caches.append(output.past_key_values)
+        return output
+
+    def see(progress):
+        if progress.row:
+            held[:] = [ref for ref in held if ref() is not None]
+            alive.append(len(held))
+
+    original = measuring.Cloud
+
+    def remember(rows, *rest):
+        held.append(weakref.ref(rows))
+        return original(rows, *rest)
+
+    monkeypatch.setattr(measuring, "Cloud", remember)
+    monkeypatch.setattr(LlamaModel, "forward", watched)
+    run_profile(Profile(models=(tiny,), **SMALL), tmp_path / "run", see)
+    assert len(alive) == 12
+    assert max(alive) <= 1
+    assert set(caches) == {None}
 
 
 def test_other_weights_are_not_mixed_in(tmp_path):
@@ -127,6 +203,7 @@ def test_time_and_memory_are_told_first(tiny, tmp_path):
     assert told[0][:2] == ("tiny", 0)
     assert re.fullmatch(r"about \d+ s, \d+\.\d GiB of memory", told[0].note)
     assert told[-1][:3] == ("tiny", 12, 12)
+    assert told[-1].readable == tmp_path / "run"
 
 
 def test_two_models_of_one_name_are_kept_apart(tiny, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -33,8 +34,21 @@ def activations(
         keep: The positions whose rows are passed on.
         see: Called with the site and its rows `(n, d)`.
     """
-    run = partial(model, input_ids=tokens, attention_mask=torch.ones_like(tokens))
+    body = _body(model, sites)
+    # Keys and values of all layers, which a decoder returns for a continuation, may take more memory than the rest.
+    uncached = {"use_cache": False} if "use_cache" in inspect.signature(body.forward).parameters else {}
+    run = partial(body, input_ids=tokens, attention_mask=torch.ones_like(tokens), **uncached)
     rows_of_call(run, sites, lambda site: (tokens, keep), see)
+
+
+def _body(model: nn.Module, sites: Sequence[Site]) -> nn.Module:
+    """Return the part of a Hugging Face model without its head if all sites are in it, else the model.
+
+    The logits of a batch may take more memory than everything else.
+    """
+    body = getattr(model, "base_model", model)
+    inside = {*body.modules()} if isinstance(body, nn.Module) else set()
+    return body if all(site.module in inside for site in sites) else model
 
 
 @torch.no_grad()

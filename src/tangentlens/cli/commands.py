@@ -35,9 +35,10 @@ from tangentlens.cli.options import (
 )
 from tangentlens.cli.presets import LIST, list_presets
 from tangentlens.geometry.massive import THRESHOLD
+from tangentlens.geometry.measures import NAMES, USUAL
 from tangentlens.proxies import DEFAULT, PROXIES
 from tangentlens.report.page import Report, write_report
-from tangentlens.runs.run import Run, runs_in
+from tangentlens.runs.run import Run, open_run, runs_in
 from tangentlens.studies import JOBS, SECTIONS
 from tangentlens.studies.audit import AuditPlan
 from tangentlens.studies.profile import Profile
@@ -111,6 +112,11 @@ def profile(
     ] = None,
     text: TextFile = None,
     sites: Sites = "resid",
+    measures: Annotated[
+        str | None,
+        typer.Option(help=f"Comma-separated measures: {', '.join(NAMES)}. By default those that take little."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All measures, also those that take long.")] = False,
     out: Annotated[
         Path | None, typer.Option(help="Run directory; runs/profile-MODEL by default. An unfinished run is continued.")
     ] = None,
@@ -135,10 +141,13 @@ def profile(
         return
     if not models and preset is None:
         raise typer.BadParameter(f"name a model or a preset; --preset {LIST} shows the presets")
+    if everything and measures is not None:
+        raise typer.BadParameter("--all and --measures must not come together; --all means every measure")
     plan = Profile(
         models=tuple(models or ()),
         text=text_name(text),
         sites=tuple(sites.split(",")),
+        measures=NAMES if everything else USUAL if measures is None else tuple(measures.split(",")),
         batches=batches,
         batch_tokens=batch_tokens,
         length=length,
@@ -353,7 +362,7 @@ def text_name(text: Path | None) -> str | None:
 
 
 def _run(study: str, plan: object, out: Path | None, hidden: bool) -> Run:
-    with progress_bars(hidden) as watch:
+    with progress_bars(hidden, lambda path: write(open_run(path))) as watch:
         return JOBS[study].run(plan, out, watch)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import polars as pl
 from rich import box
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
 from rich.padding import Padding
 from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -21,8 +23,13 @@ _SHORT, _REST = 28, 40
 
 
 @contextmanager
-def progress_bars(hidden: bool) -> Iterator[Watch]:
-    """Yield what draws one bar per task."""
+def progress_bars(hidden: bool, readable: Callable[[Path], object] = lambda run: None) -> Iterator[Watch]:
+    """Yield what draws one bar per task, and under them the results of the present one, as they come.
+
+    Args:
+        hidden: Whether to draw nothing.
+        readable: Called with a run of which a report has just become possible or better.
+    """
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -31,15 +38,56 @@ def progress_bars(hidden: bool) -> Iterator[Watch]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with Bars(*columns, console=Console(stderr=True), disable=hidden) as bars:
-        tasks: dict[str, TaskID] = {}
+    console = Console(stderr=True)
+    bars, results = Bars(*columns, console=console), _Results()
+    tasks: dict[str, TaskID] = {}
 
-        def watch(progress: Progress) -> None:
-            if progress.task not in tasks:
-                tasks[progress.task] = bars.add_task(escape(progress.task), total=progress.total, note="")
-            bars.update(tasks[progress.task], completed=progress.done, total=progress.total, note=escape(progress.note))
+    def watch(progress: Progress) -> None:
+        if progress.task not in tasks:
+            tasks[progress.task] = bars.add_task(escape(progress.task), total=progress.total, note="")
+        bars.update(tasks[progress.task], completed=progress.done, total=progress.total, note=escape(progress.note))
+        results.add(progress)
+        if progress.readable is not None:
+            readable(progress.readable)
 
+    if hidden:
         yield watch
+        return
+    # Where nobody watches, only the final bars are printed.
+    shown = Group(bars, results) if console.is_terminal else bars
+    with Live(shown, console=console, refresh_per_second=4, vertical_overflow="crop"):
+        try:
+            yield watch
+        finally:
+            # The report prints the same table.
+            results.rows.clear()
+
+
+class _Results:
+    """The table of the results of the present task, which fills up."""
+
+    def __init__(self) -> None:
+        self.task = ""
+        self.rows: dict[str, Mapping[str, str]] = {}
+
+    def add(self, progress: Progress) -> None:
+        """Take the row that has changed, if one has."""
+        if progress.task != self.task:
+            self.task = progress.task
+            self.rows.clear()
+        if progress.row:
+            self.rows[progress.row] = progress.cells
+
+    def __rich__(self) -> Table | str:
+        if not self.rows:
+            return ""
+        table = Table(title=escape(self.task), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        names = list(dict.fromkeys(name for cells in self.rows.values() for name in cells))
+        for name in ("", *names):
+            table.add_column(name)
+        for row, cells in self.rows.items():
+            table.add_row(escape(row), *(cells.get(name, "") for name in names))
+        return table
 
 
 def print_table(console: Console, title: str, frame: pl.DataFrame) -> None:

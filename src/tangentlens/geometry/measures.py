@@ -6,7 +6,7 @@ A new measure is a file with its function and a line in `MEASURES`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -15,8 +15,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.dimension.entropy import manifold_entropy
+from tangentlens.geometry.dimension.entropy import NEIGHBOUR, manifold_entropy
 from tangentlens.geometry.dimension.intrinsic import IntrinsicDimension, intrinsic_dimension
+from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
 from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.massive import THRESHOLD, MassiveRows, massive_rows
 from tangentlens.geometry.moments import Moments
@@ -51,17 +52,14 @@ class Cloud:
         tokens: The token id of each row.
         sequences: The sequence id of each row, for intervals over sequences.
         threshold: How many times as long as the median row a row must be to count as massive.
+        whole: The cloud that these are the rows of without massive ones, if they are.
     """
 
     rows: Float[Tensor, "n d"]
     tokens: Int[Tensor, "n"]
     sequences: Int[Tensor, "n"]
     threshold: float = THRESHOLD
-
-    @cached_property
-    def moments(self) -> Moments:
-        """Count, mean and second moment of the rows."""
-        return Moments.of(self.rows)
+    whole: Cloud | None = None
 
     @cached_property
     def massive(self) -> MassiveRows:
@@ -69,9 +67,29 @@ class Cloud:
         return massive_rows(self.rows, self.threshold)
 
     def without_massive(self) -> Cloud:
-        """Return the cloud without its massive rows."""
+        """Return the cloud without its massive rows; what both need is computed once."""
         keep = ~self.massive.mask
-        return Cloud(self.rows[keep], self.tokens[keep], self.sequences[keep], self.threshold)
+        return Cloud(self.rows[keep], self.tokens[keep], self.sequences[keep], self.threshold, whole=self)
+
+    @cached_property
+    def moments(self) -> Moments:
+        """Count, mean and second moment of the rows."""
+        if self.whole is not None:
+            return self.whole._moments_without_massive
+        if not self.massive.count:
+            return Moments.of(self.rows)
+        return Moments.of(self.rows[self.massive.mask]).merge(self._moments_without_massive)
+
+    @cached_property
+    def _moments_without_massive(self) -> Moments:
+        return Moments.of(self.rows[~self.massive.mask])
+
+    @cached_property
+    def neighbourhoods(self) -> Neighbourhoods:
+        """The nearest neighbours of each row, for dimension, entropy and duplicates."""
+        if self.whole is None:
+            return Neighbourhoods.of(self.rows, NEIGHBOUR)
+        return self.whole.neighbourhoods.among(~self.whole.massive.mask)
 
     @cached_property
     def held_of_anisotropy(self) -> float:
@@ -92,7 +110,7 @@ class Cloud:
     @cached_property
     def dimension(self) -> IntrinsicDimension:
         """The intrinsic dimension of all rows."""
-        return intrinsic_dimension(self.rows)
+        return intrinsic_dimension(self.neighbourhoods)
 
     @cached_property
     def dimension_of_types(self) -> IntrinsicDimension:
@@ -141,6 +159,9 @@ class Measure:
         in_lens: Whether it is cheap enough to be measured on every due step of a training.
         estimate: The value from a single batch, with an interval if it has one; None from it means that there is none.
         decided_by: The variant of `held_by_top` that says whether a few rows decide this measure; empty if they cannot.
+        costly: Whether it takes much longer than others, so that a profile measures it only if asked.
+        beside: The name of a measure, or of what decides it, with which this one always comes: it says how far that is
+            to be trusted. 'every' stands for all measures.
     """
 
     name: str
@@ -153,6 +174,8 @@ class Measure:
     in_lens: bool = False
     estimate: Callable[[Cloud], Estimate | float | None] | None = None
     decided_by: str = ""
+    costly: bool = False
+    beside: str = ""
 
     @property
     def key(self) -> str:
@@ -195,52 +218,76 @@ MEASURES = (
             log=True, shown="table", in_lens=True, estimate=_dimension),
     Measure("intrinsic_dimension", lambda cloud: cloud.dimension_of_types.value, "dimension of types",
             variant=ONE_PER_TYPE, log=True, shown="table", in_lens=True, estimate=_dimension_of_types),
-    Measure("manifold_entropy", lambda cloud: manifold_entropy(cloud.rows, cloud.dimension.value).value, "entropy",
-            unit="nats", shown="table"),
+    Measure("manifold_entropy", lambda cloud: manifold_entropy(cloud.neighbourhoods, cloud.dimension.value).value,
+            "entropy", unit="nats", shown="table"),
     Measure("effective_rank", lambda cloud: effective_rank(cloud.moments), "effective rank", decided_by="variance"),
     Measure("isoscore", lambda cloud: isoscore(cloud.moments), "IsoScore", decided_by="variance"),
-    Measure("local_anisotropy", lambda cloud: cloud.clusters.value, "anisotropy inside clusters"),
+    Measure("local_anisotropy", lambda cloud: cloud.clusters.value, "anisotropy inside clusters", costly=True),
     Measure("local_anisotropy", lambda cloud: cloud.clusters.matched, "anisotropy of as many random rows",
-            variant="matched", decided_by="variance"),
-    Measure("partition_isotropy", lambda cloud: partition_isotropy(cloud.rows), "partition isotropy", shown="records"),
+            variant="matched", decided_by="variance", costly=True),
+    Measure("partition_isotropy", lambda cloud: partition_isotropy(cloud.rows), "partition isotropy", shown="records",
+            costly=True),
     Measure("participation_ratio", lambda cloud: participation_ratio(cloud.moments), "participation ratio",
             shown="records", decided_by="variance"),
     Measure("entropy_rank", lambda cloud: entropy_rank(cloud.moments), "entropy rank", shown="records",
             decided_by="variance"),
-    Measure("rankme", lambda cloud: rankme(cloud.moments), "RankMe", shown="records", decided_by="variance"),
+    Measure("rankme", lambda cloud: rankme(cloud.moments), "RankMe", shown="records", decided_by="variance",
+            costly=True),
     Measure("stable_rank", lambda cloud: stable_rank(cloud.moments), "stable rank", shown="records",
             decided_by="variance"),
     Measure("alpha_req", lambda cloud: alpha_req(cloud.moments), "alpha-ReQ", shown="records", decided_by="variance"),
     Measure("rogue_dimensions", lambda cloud: float(cloud.cosines.amax() / cloud.cosines.sum()),
             "largest share of one coordinate in the mean cosine", shown="records"),
     Measure("duplicates", lambda cloud: float(cloud.dimension.n_duplicates), "duplicate rows",
-            shown="records", in_lens=True),
-    Measure("massive_rows", lambda cloud: float(cloud.massive.count), "massive rows", shown="records", in_lens=True),
+            shown="records", in_lens=True, beside="intrinsic_dimension"),
+    Measure("massive_rows", lambda cloud: float(cloud.massive.count), "massive rows", shown="records", in_lens=True,
+            beside="every"),
     Measure("massive_threshold", lambda cloud: cloud.threshold, "length from which a row is massive, over the median",
-            shown="records", in_lens=True),
+            shown="records", in_lens=True, beside="every"),
     Measure("massive_ratio", lambda cloud: cloud.massive.largest, "length of the longest row over the median",
-            shown="records", in_lens=True),
+            shown="records", in_lens=True, beside="every"),
     Measure("held_by_top", lambda cloud: cloud.held_of_anisotropy,
-            "part of the anisotropy that the top 1% of rows hold", variant="anisotropy", shown="records", in_lens=True),
+            "part of the anisotropy that the top 1% of rows hold", variant="anisotropy", shown="records", in_lens=True,
+            beside="anisotropy"),
     Measure("held_by_top", lambda cloud: cloud.held_of_variance,
-            "part of the variance that the top 1% of rows hold", variant="variance", shown="records", in_lens=True),
+            "part of the variance that the top 1% of rows hold", variant="variance", shown="records", in_lens=True,
+            beside="variance"),
     Measure("dimension_misfit", lambda cloud: cloud.dimension.misfit,
-            "distance of ratios from the law of the dimension", shown="records", in_lens=True),
+            "distance of ratios from the law of the dimension", shown="records", in_lens=True,
+            beside="intrinsic_dimension"),
     Measure("dimension_misfit", lambda cloud: cloud.dimension_of_types.misfit,
             "distance of ratios from the law of the dimension of types",
-            variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_misfit_of_types),
+            variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_misfit_of_types,
+            beside="intrinsic_dimension"),
     Measure("dimension_trouble", lambda cloud: float(bool(cloud.dimension.trouble)),
-            "1 if the dimension is not to be trusted", shown="records", in_lens=True),
+            "1 if the dimension is not to be trusted", shown="records", in_lens=True, beside="intrinsic_dimension"),
     Measure("dimension_trouble", lambda cloud: float(bool(cloud.dimension_of_types.trouble)),
             "1 if the dimension of types is not to be trusted",
-            variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_trouble_of_types),
+            variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_trouble_of_types,
+            beside="intrinsic_dimension"),
 )
 # fmt: on
 
 
-def measure_all(cloud: Cloud) -> dict[str, float]:
+# The names that a profile may be asked for, and those that it measures if it is not asked.
+NAMES = tuple(dict.fromkeys(measure.name for measure in MEASURES if not measure.beside))
+USUAL = tuple(dict.fromkeys(measure.name for measure in MEASURES if not measure.beside and not measure.costly))
+
+
+def chosen(names: Sequence[str]) -> tuple[Measure, ...]:
+    """Return the measures of these names, and those that say how far they are to be trusted.
+
+    >>> [measure.key for measure in chosen(["mean_cosine"])]
+    ['mean_cosine', 'massive_rows', 'massive_threshold', 'massive_ratio']
+    """
+    wanted = [measure for measure in MEASURES if measure.name in names]
+    known = {"every", *(one.name for one in wanted), *(one.decided_by for one in wanted if one.decided_by)}
+    return tuple(measure for measure in MEASURES if measure in wanted or measure.beside in known)
+
+
+def measure_all(cloud: Cloud, measures: Sequence[Measure] = MEASURES) -> dict[str, float]:
     """Return the value of every measure by its key; NaN where the rows do not allow it."""
-    return {measure.key: _or_nan(measure, cloud) for measure in MEASURES}
+    return {measure.key: _or_nan(measure, cloud) for measure in measures}
 
 
 def _or_nan(measure: Measure, cloud: Cloud) -> float:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import torch
@@ -11,12 +11,18 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 
-# Rows in a block of the distance matrix.
-_BLOCK = 1024
-# Candidates beyond k: with them, the certificate seldom fails.
-_SPARE = 2
+# Rows in a block of the distance matrix: a block fits into a cache.
+_BLOCK = 512
+# Candidates beyond k: with them, the certificate seldom fails; and candidates of the few rows for which it has failed.
+_SPARE, _MORE = 2, 16
 # Rows that are searched by differences at once.
 _FEW = 64
+# Rows whose candidates are measured at once.
+_MEASURED = 128
+# If more than this part of all rows has lost a neighbour, all are searched again.
+_LOST = 0.125
+# Coordinates that tell most rows apart.
+_TOLD_APART = 16
 # The multiplier of Fibonacci hashing: the fractional digits of the golden ratio, as a signed 64-bit integer.
 _MIXER = -0x61C8864680B583EB
 # Up to this many bytes, scaled rows are computed once and kept; beyond, they are computed again for each block.
@@ -40,7 +46,7 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
 
     Candidates are selected by |x|^2 + |y|^2 - 2xy in fp32, and their distances computed from differences in fp64. A
     worst-case error bound (docs/measures/dimension.md) tells for which rows rounding may have changed the selection.
-    These are searched again in fp64, and where that is not certain either, by differences alone.
+    These are searched again with more candidates, then in fp64, and where that is not certain either, by differences.
 
     Args:
         rows: Rows `(n, d)`.
@@ -59,13 +65,35 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     distances, indices = cloud.measure(everything, candidates)
     if keep < n - 1:
         uncertain = everything[~cloud.certain(everything, distances[:, k - 1], squares[:, -1])]
-        for some in uncertain.split(_BLOCK):
-            squares, candidates = cloud.search_again(some, keep)
-            distances[some], indices[some] = cloud.measure(some, candidates)
-            still = some[~cloud.certain(some, distances[some, k - 1], squares[:, -1])]
-            for few in still.split(_FEW):
-                distances[few], indices[few] = cloud.measure(few, cloud.search_by_differences(few, keep))
+        again = cloud.nearest_again(uncertain, k)
+        distances[uncertain, :k], indices[uncertain, :k] = again
     return Neighbours(distances[:, :k], indices[:, :k])
+
+
+def nearest_among(rows: Float[Tensor, "n d"], neighbours: Neighbours, mask: Bool[Tensor, "n"]) -> Neighbours:
+    """Return the nearest neighbours of some of the rows among themselves, given those among all rows.
+
+    Only rows that have lost a neighbour are searched again.
+
+    Args:
+        rows: Rows `(n, d)`.
+        neighbours: The `k` nearest neighbours of each, as `nearest` returns them.
+        mask: Which rows are left, at least two.
+
+    Returns:
+        The `k` nearest neighbours of the rows that are left, or all others if they are fewer. Indices count the rows
+        that are left.
+    """
+    left = rows[mask]
+    k = min(neighbours.indices.shape[1], len(left) - 1)
+    before = neighbours.indices[mask][:, :k]
+    distances, indices = neighbours.distances[mask][:, :k], (mask.cumsum(0) - 1)[before]
+    lost = (~mask[before].all(dim=1)).nonzero()[:, 0]
+    if len(lost) > _LOST * len(left):
+        return nearest(left, k)
+    if len(lost):
+        distances[lost], indices[lost] = _Cloud(left).nearest_again(lost, k)
+    return Neighbours(distances, indices)
 
 
 class _Cloud:
@@ -127,18 +155,48 @@ class _Cloud:
         slack = rounding * (2 * self.norms[which].double().sqrt() + distance).square()
         return distance.square() + slack < beyond
 
-    def search_again(self, which: Int[Tensor, "m"], keep: int) -> tuple[Float[Tensor, "m keep"], Int[Tensor, "m keep"]]:
-        """Return what `search` returns for some of the rows, computed in fp64."""
-        x = self.part(which, torch.float64)
+    def nearest_again(self, which: Int[Tensor, "m"], k: int) -> Neighbours:
+        """Return the `k` nearest others of some of the rows: from more candidates, in more digits, by differences."""
+        found = self._nearest_certainly(which, k, torch.float32)
+        for search in (partial(self._nearest_certainly, dtype=torch.float64), self._nearest_by_differences):
+            doubtful = found.distances[:, 0].isnan().nonzero()[:, 0]
+            if len(doubtful):
+                again = search(which[doubtful], k)
+                found.distances[doubtful], found.indices[doubtful] = again
+        return found
+
+    def _nearest_certainly(self, which: Int[Tensor, "m"], k: int, dtype: torch.dtype) -> Neighbours:
+        """Return the nearest others by products in a precision; distances are NaN where its rounding may matter."""
+        keep = min(k + _MORE, len(self.rows) - 1)
+        distances = torch.empty(len(which), k, dtype=torch.float64, device=which.device)
+        indices = torch.empty_like(distances, dtype=torch.int64)
+        for part in _blocks(len(which)):
+            squares, candidates = self._search_for(which[part], keep, dtype)
+            near = self.measure(which[part], candidates)
+            sure = self.certain(which[part], near.distances[:, k - 1], squares[:, -1]) | (keep == len(self.rows) - 1)
+            distances[part] = near.distances[:, :k].where(sure[:, None], math.nan)
+            indices[part] = near.indices[:, :k]
+        return Neighbours(distances, indices)
+
+    def _search_for(
+        self, which: Int[Tensor, "m"], keep: int, dtype: torch.dtype
+    ) -> tuple[Float[Tensor, "m keep"], Int[Tensor, "m keep"]]:
+        """Return what `search` returns for some of the rows, computed in a precision."""
+        x = self.part(which, dtype)
         squares = x.new_full((len(which), keep), torch.inf)
         candidates = torch.zeros(squares.shape, dtype=torch.int64, device=squares.device)
         for right in _blocks(len(self.rows)):
-            y = self.part(right, torch.float64)
+            y = self.part(right, dtype)
             block = torch.addmm(y.square().sum(dim=1), x, y.T, alpha=-2).add_(x.square().sum(dim=1, keepdim=True))
-            own = ((which >= right.start) & (which < right.stop)).nonzero()[:, 0]
-            block[own, which[own] - right.start] = torch.inf
+            columns = torch.arange(right.start, right.stop, device=which.device)
+            block.masked_fill_(columns == which[:, None], torch.inf)
             _keep_smallest(squares, candidates, block, right.start)
         return squares, candidates
+
+    def _nearest_by_differences(self, which: Int[Tensor, "m"], k: int) -> Neighbours:
+        """Return the nearest others of some of the rows from differences: slow, but without cancellation."""
+        found = [self.measure(few, self.search_by_differences(few, k)) for few in which.split(_FEW)]
+        return Neighbours(*map(torch.cat, zip(*found, strict=True)))
 
     def search_by_differences(self, which: Int[Tensor, "m"], keep: int) -> Int[Tensor, "m keep"]:
         """Return the `keep` nearest others of a few rows, from differences: slow, but without cancellation."""
@@ -156,7 +214,7 @@ class _Cloud:
     def measure(self, which: Int[Tensor, "m"], candidates: Int[Tensor, "m keep"]) -> Neighbours:
         """Return the candidates of the rows `which`, sorted by their distance, which is exact to fp64."""
         distances = torch.empty(candidates.shape, dtype=torch.float64, device=candidates.device)
-        for part in _blocks(len(which)):
+        for part in _blocks(len(which), _MEASURED):
             origin = self.rows[which[part]].double()
             for column in range(candidates.shape[1]):
                 other = self.rows[candidates[part, column]].double()
@@ -165,22 +223,21 @@ class _Cloud:
         return Neighbours(distances, candidates.gather(1, order))
 
 
-def _blocks(stop: int) -> Iterator[slice]:
-    """Return slices of at most `_BLOCK` rows that cover the rows below `stop`."""
-    return (slice(start, min(start + _BLOCK, stop)) for start in range(0, stop, _BLOCK))
+def _blocks(stop: int, size: int = _BLOCK) -> Iterator[slice]:
+    """Return slices of at most `size` rows that cover the rows below `stop`."""
+    return (slice(start, min(start + size, stop)) for start in range(0, stop, size))
 
 
 def _keep_smallest(
     squares: Float[Tensor, "m keep"], candidates: Int[Tensor, "m keep"], block: Float[Tensor, "m b"], first: int
 ) -> None:
     """Merge the columns of `block`, which stand for the rows from `first` on, into the smallest so far, in place."""
-    # In most blocks most rows have no nearer neighbour, and a minimum costs far less than a selection.
-    better = (block.amin(dim=1) < squares[:, -1]).nonzero()[:, 0]
+    # To leave out the rows without a nearer one would take no less time, and make a device wait for their number.
     keep = squares.shape[1]
-    values, columns = block[better].topk(min(keep, block.shape[1]), dim=1, largest=False)
-    values, place = torch.cat([squares[better], values], dim=1).topk(keep, dim=1, largest=False)
-    squares[better] = values
-    candidates[better] = torch.cat([candidates[better], columns + first], dim=1).gather(1, place)
+    values, columns = block.topk(min(keep, block.shape[1]), dim=1, largest=False)
+    values, place = torch.cat([squares, values], dim=1).topk(keep, dim=1, largest=False)
+    candidates.copy_(torch.cat([candidates, columns + first], dim=1).gather(1, place))
+    squares.copy_(values)
 
 
 def without_duplicates(rows: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "m d"], int]:
@@ -188,22 +245,6 @@ def without_duplicates(rows: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "m d"]
     kept = distinct_rows(rows)
     n_duplicates = len(rows) - len(kept)
     return (rows[kept] if n_duplicates else rows), n_duplicates
-
-
-def check_enough(what: str, least: int, n_distinct: int, n_duplicates: int) -> None:
-    """Raise an error if there are fewer distinct rows than `what` needs.
-
-    Args:
-        what: What needs the rows, for the error message.
-        least: How many distinct rows it needs.
-        n_distinct: Number of distinct rows.
-        n_duplicates: Number of rows that were dropped because they repeat one of these.
-    """
-    if n_distinct < least:
-        raise InputError(
-            f"{what} needs at least {least} distinct rows, but {n_distinct + n_duplicates} rows came, {n_duplicates} "
-            "of them duplicates; pass more tokens"
-        )
 
 
 def distinct_rows(rows: Float[Tensor, "n d"]) -> Int[Tensor, "m"]:
@@ -221,7 +262,11 @@ def equal_rows(rows: Float[Tensor, "n d"]) -> tuple[Int[Tensor, "m"], Int[Tensor
         The index of the first occurrence of each distinct row `(m,)`, ascending; and for each row `(n,)` the position
         (0 ... m - 1) of the distinct row that it equals.
     """
-    hashes = torch.cat([_hash(part) for part in rows.split(_BLOCK)])
+    # Most rows already differ in a few coordinates, and whole rows are compared where these are equal.
+    hashes = _hash(rows[:, :: -(-rows.shape[1] // _TOLD_APART)])
+    _, group, sizes = hashes.unique(return_inverse=True, return_counts=True)
+    alike = (sizes[group] > 1).nonzero()[:, 0]
+    hashes[alike] = torch.cat([_hash(rows[part]) for part in alike.split(_BLOCK)])
     _, group = hashes.unique(return_inverse=True)
     index = torch.arange(len(rows), device=rows.device)
     first = index.new_full((int(group.max()) + 1,), len(rows)).scatter_reduce(0, group, index, "amin")

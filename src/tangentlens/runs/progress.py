@@ -1,6 +1,7 @@
 """What long work says while it runs: one type for trainings, studies and sweeps."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -12,12 +13,18 @@ class Progress(NamedTuple):
         done: How many of `total` steps, sites or batches are done.
         total: How many there are.
         note: Anything worth showing beside it, such as the site or the loss.
+        row: The row of a table of the task's results that has just changed, such as the name of a site.
+        cells: What stands in that row, by column.
+        readable: The run, if a report of it has just become possible or better.
     """
 
     task: str
     done: int
     total: int
     note: str = ""
+    row: str = ""
+    cells: Mapping[str, str] = {}
+    readable: Path | None = None
 
 
 Watch = Callable[[Progress], None]

@@ -104,6 +104,25 @@ def jackknife_reach(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"]
     return _reach(left_out, len(left_out)) if all(map(math.isfinite, left_out)) else math.inf
 
 
+def jackknife_reach_of_sum(
+    estimate: Callable[[float, int], float], terms: Float[Tensor, "n"], group: Int[Tensor, "n"]
+) -> float:
+    """Return `jackknife_reach` of an estimate that depends on the rows through a sum over them and their number alone.
+
+    Args:
+        estimate: Takes the sum of the terms of some rows, and the number of these rows.
+        terms: The term of each row.
+        group: The group (0, 1, ...) of each row.
+    """
+    sizes = group.bincount()
+    sums = leave_one_out(sizes.new_zeros(len(sizes), dtype=torch.float64).index_add_(0, group, terms.double()))
+    parts = [(total, len(group) - size) for total, size in zip(sums[1:].tolist(), sizes.tolist(), strict=True) if size]
+    if len(parts) < 2:
+        return math.inf
+    left_out = [estimate(total, n) for total, n in parts]
+    return _reach(left_out, len(left_out)) if all(map(math.isfinite, left_out)) else math.inf
+
+
 def _reach(left_out: Sequence[float], effective: float) -> float:
     g, mean = len(left_out), fmean(left_out)
     error = math.sqrt((g - 1) / g * sum((one - mean) ** 2 for one in left_out))

@@ -12,15 +12,12 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.dimension.intrinsic import intrinsic_dimension, told
-from tangentlens.geometry.dimension.limits import distances_in_parts, interval_at_infinity
-from tangentlens.geometry.dimension.near_duplicates import without_near_duplicates
-from tangentlens.geometry.neighbours import Neighbours, check_enough, without_duplicates
-from tangentlens.geometry.rows import as_rows
-from tangentlens.statistics.groups import linked_groups
-from tangentlens.statistics.jackknife import jackknife_reach
+from tangentlens.geometry.dimension.limits import interval_at_infinity
+from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
+from tangentlens.statistics.jackknife import jackknife_reach_of_sum
 
 # The neighbour whose distance estimates the density: nearer ones are noisier, farther ones average over more space.
-_NEIGHBOUR = 3
+NEIGHBOUR = 3
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ def manifold_entropy(x: Any, dimension: float | None = None) -> ManifoldEntropy:
     multiplying all rows by c adds m log c.
 
     Args:
-        x: Rows `(n, d)`.
+        x: Rows `(n, d)`, or their `Neighbourhoods` with at least 3 neighbours.
         dimension: The intrinsic dimension m, if it is known. By default it is estimated by TwoNN, and the interval of
             that estimate widens the interval of the entropy.
 
@@ -77,35 +74,38 @@ def manifold_entropy(x: Any, dimension: float | None = None) -> ManifoldEntropy:
     """
     if dimension is not None and not 0 < dimension < math.inf:
         raise InputError(f"dimension must be positive and finite, but is {dimension}")
-    rows, n_duplicates = without_duplicates(as_rows(x))
-    check_enough("entropy", _NEIGHBOUR + 1, len(rows), n_duplicates)
+    around = x if isinstance(x, Neighbourhoods) else Neighbourhoods.of(x, NEIGHBOUR)
+    around.check_enough("entropy", NEIGHBOUR + 1)
     if dimension is not None:
         m, m_low, m_high, trouble = dimension, dimension, dimension, ""
     else:
-        estimate = intrinsic_dimension(rows)
+        estimate = intrinsic_dimension(around)
         m, m_low, m_high, trouble = estimate.value, estimate.ci_low, estimate.ci_high, estimate.trouble
-    rows, neighbours, n_near_duplicates = without_near_duplicates(rows, _NEIGHBOUR)
-    radius = neighbours.distances[:, -1]
-    value = _entropy(radius, len(rows), m)
-    low, high = _interval(rows, neighbours, m)
+    around = around.apart
+    around.check_enough("entropy", NEIGHBOUR + 1)
+    n, distances = len(around.rows), around.neighbours.distances.cpu()
+    logs = distances[:, NEIGHBOUR - 1].log()
+    mean_log = float(logs.mean())
+    value = _entropy(mean_log, n, m)
+    low, high = _interval(around, logs, m)
     # The uncertainty of the dimension is an independent source of error, so the two add as squares.
-    ends = [_entropy(radius, len(rows), end) for end in (m_low, m_high) if 0 < end < math.inf]
+    ends = [_entropy(mean_log, n, end) for end in (m_low, m_high) if 0 < end < math.inf]
     low = value - math.hypot(value - low, value - min(value, *ends)) if len(ends) == 2 else -math.inf
     high = value + math.hypot(high - value, max(value, *ends) - value) if len(ends) == 2 else math.inf
-    return ManifoldEntropy(value, low, high, m, len(rows), n_duplicates, trouble, n_near_duplicates)
+    return ManifoldEntropy(value, low, high, m, n, around.n_duplicates, trouble, around.n_near_duplicates)
 
 
-def _entropy(radius: Float[Tensor, "n"], n: int, m: float) -> float:
-    """Return the estimate from distances to neighbour `_NEIGHBOUR` among `n` rows, at dimension m."""
+def _entropy(mean_log: float, n: int, m: float) -> float:
+    """Return the estimate from the mean logarithm of the distance to `NEIGHBOUR` among `n` rows, at dimension m."""
     log_ball = m / 2 * math.log(math.pi) - float(gammaln(m / 2 + 1))
-    return float(digamma(n) - digamma(_NEIGHBOUR)) + log_ball + m * float(radius.log().mean())
+    return float(digamma(n) - digamma(NEIGHBOUR)) + log_ball + m * mean_log
 
 
-def _interval(rows: Float[Tensor, "n d"], neighbours: Neighbours, m: float) -> tuple[float, float]:
+def _interval(around: Neighbourhoods, logs: Float[Tensor, "n"], m: float) -> tuple[float, float]:
     """Return the ends of the 95% interval of the limit of many rows, if the dimension is m."""
-    n, radius = len(rows), neighbours.distances[:, -1]
-    reach = jackknife_reach(lambda mask: _entropy(radius[mask], n, m), linked_groups(neighbours.indices[:, 0]))
-    size, few = distances_in_parts(rows, _NEIGHBOUR)
-    value = _entropy(radius, n, m)
-    at_few = value if few is None else _entropy(few[:, -1], size, m)
+    n = len(logs)
+    reach = jackknife_reach_of_sum(lambda total, count: _entropy(total / count, n, m), logs, around.groups)
+    size, few = around.in_parts
+    value = _entropy(float(logs.mean()), n, m)
+    at_few = value if few is None else _entropy(float(few[:, NEIGHBOUR - 1].log().mean()), size, m)
     return interval_at_infinity(value, at_few, n / size, m, reach)

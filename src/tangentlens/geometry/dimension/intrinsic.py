@@ -15,13 +15,11 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.dimension.doubts import doubts, misfit
 from tangentlens.geometry.dimension.gride import gride
 from tangentlens.geometry.dimension.levina_bickel import levina_bickel
-from tangentlens.geometry.dimension.limits import distances_in_parts, interval_at_infinity
-from tangentlens.geometry.dimension.near_duplicates import without_near_duplicates
-from tangentlens.geometry.dimension.twonn import twonn, twonn_censored, twonn_linear
-from tangentlens.geometry.neighbours import Neighbours, check_enough, without_duplicates
-from tangentlens.geometry.rows import as_rows
-from tangentlens.statistics.groups import compact_groups, linked_groups
-from tangentlens.statistics.jackknife import jackknife_reach
+from tangentlens.geometry.dimension.limits import interval_at_infinity
+from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
+from tangentlens.geometry.dimension.twonn import log_ratios, twonn, twonn_censored, twonn_linear, twonn_of_sum
+from tangentlens.statistics.groups import compact_groups
+from tangentlens.statistics.jackknife import jackknife_reach, jackknife_reach_of_sum
 
 Method = Literal["twonn", "twonn-linear", "twonn-censored", "gride", "mle"]
 
@@ -129,7 +127,7 @@ def intrinsic_dimension(
     interval is that of the limit for infinitely many rows (docs/measures/dimension.md).
 
     Args:
-        x: Rows `(n, d)`.
+        x: Rows `(n, d)`, or their `Neighbourhoods`.
         method: `twonn` (maximum likelihood), `twonn-linear` (linear fit without the largest tenth of the ratios),
             `twonn-censored` (maximum likelihood with that tenth censored), `gride` (neighbours 2 and 4, and scales up
             to neighbour 32), `mle` (Levina and Bickel, 20 neighbours).
@@ -144,16 +142,16 @@ def intrinsic_dimension(
         raise InputError(f"method must be one of {', '.join(_ESTIMATORS)}, but is {method!r}")
     if duplicates not in ("drop", "raise"):
         raise InputError(f"duplicates must be 'drop' or 'raise', but is {duplicates!r}")
-    rows, n_duplicates = without_duplicates(as_rows(x))
-    if n_duplicates and duplicates == "raise":
-        n = len(rows) + n_duplicates
-        raise InputError(f"rows must be distinct, but {n_duplicates} of {n} repeat; duplicates='drop' drops them")
     estimator = _ESTIMATORS[method]
-    check_enough(f"method {method!r}", estimator.k + 1, len(rows), n_duplicates)
-    farthest = min(max([estimator.k, *estimator.farther]), len(rows) - 1)
-    rows, neighbours, n_near_duplicates = without_near_duplicates(rows, farthest)
-    check_enough(f"method {method!r}", estimator.k + 1, len(rows), n_duplicates + n_near_duplicates)
-    reach, scales = _over_scales(rows, neighbours, estimator)
+    around = _neighbourhoods(x, method, max([estimator.k, *estimator.farther]))
+    if around.n_duplicates and duplicates == "raise":
+        raise InputError(
+            f"rows must be distinct, but {around.n_duplicates} of {around.n_came} repeat; duplicates='drop' drops them"
+        )
+    around = around.apart
+    around.check_enough(f"method {method!r}", estimator.k + 1)
+    rows, distances = around.rows, around.neighbours.distances.cpu()
+    reach, scales = _over_scales(around, distances, estimator)
     here = next(scale for scale in scales if (scale.n, scale.k) == (len(rows), estimator.k))
     if here.value == math.inf:
         raise InputError(
@@ -162,9 +160,9 @@ def intrinsic_dimension(
         )
     values = [scale.value for scale in scales]
     stable = max(values) <= min(values) * max(_STEADY, math.exp(1.5 * math.sqrt(2) * reach))
-    distances = neighbours.distances[:, : estimator.k]
-    off = misfit(distances, here.value)
-    trouble = "; ".join([*([] if stable else [_unstable(scales)]), *doubts(rows, distances, off)])
+    nearby = distances[:, : estimator.k]
+    off = misfit(nearby, here.value)
+    trouble = "; ".join([*([] if stable else [_unstable(scales)]), *doubts(rows, nearby, off)])
     few = scales[0] if scales[0].n < here.n else here
     sizes, logs = here.n / few.n, (math.log(here.value), math.log(few.value))
     ends = interval_at_infinity(*logs, sizes, here.value, reach, furthest=math.log(_FURTHEST))
@@ -174,13 +172,13 @@ def intrinsic_dimension(
         ci_low=low,
         ci_high=high,
         n_used=len(rows),
-        n_duplicates=n_duplicates,
+        n_duplicates=around.n_duplicates,
         method=method,
         scales=tuple(scales),
         stable=stable,
         misfit=off,
         trouble=trouble,
-        n_near_duplicates=n_near_duplicates,
+        n_near_duplicates=around.n_near_duplicates,
     )
 
 
@@ -206,26 +204,44 @@ def patch_dimension(x: Any) -> float:
     return intrinsic_dimension(x, method="gride").scales[-1].value
 
 
+def _neighbourhoods(x: Any, method: str, k: int) -> Neighbourhoods:
+    """Return the neighbourhoods with at least `k` neighbours, or with all others if these are fewer."""
+    if not isinstance(x, Neighbourhoods):
+        return Neighbourhoods.of(x, k)
+    known = x.neighbours.indices.shape[1]
+    if known < min(k, len(x.rows) - 1):
+        raise InputError(f"method {method!r} needs {k} neighbours of each row, but {known} are known; pass the rows")
+    return x
+
+
 def _over_scales(
-    rows: Float[Tensor, "n d"], neighbours: Neighbours, estimator: _Estimator
+    around: Neighbourhoods, distances: Float[Tensor, "n k"], estimator: _Estimator
 ) -> tuple[float, list[Scale]]:
     """Return half the 95% interval of log dimension, and the estimates in subsamples, then from near to far."""
-    n, k = len(rows), estimator.k
+    n, k = distances.shape[0], estimator.k
 
     def scale(n: int, k: int, distances: Tensor, estimate: Callable[[Tensor], float]) -> Scale:
         """Return the estimate from the first `k` columns of distances among `n` rows."""
         return Scale(n, k, float(distances[:, k - 1].log().mean().exp()), estimate(distances[:, :k]))
 
     all_scales = {k: estimator.estimate, **estimator.farther}
-    scales = [scale(n, far, neighbours.distances, all_scales[far]) for far in sorted(all_scales) if far < n]
-    size, few = distances_in_parts(rows, k)
+    scales = [scale(n, far, distances, all_scales[far]) for far in sorted(all_scales) if far < n]
+    size, few = around.in_parts
     if few is not None:
-        scales.insert(0, scale(size, k, few, estimator.estimate))
-    return _sampling_reach(rows, neighbours, estimator), scales
+        scales.insert(0, scale(size, k, few.cpu(), estimator.estimate))
+    return _sampling_reach(around, distances[:, :k], estimator), scales
 
 
-def _sampling_reach(rows: Float[Tensor, "n d"], neighbours: Neighbours, estimator: _Estimator) -> float:
+def _sampling_reach(around: Neighbourhoods, distances: Float[Tensor, "n k"], estimator: _Estimator) -> float:
     """Return half the 95% jackknife interval of log dimension; rows that share distances are left out together."""
-    group = linked_groups(neighbours.indices[:, 0]) if estimator.k == 2 else compact_groups(rows, 2 * estimator.k)
-    distances = neighbours.distances[:, : estimator.k]
-    return jackknife_reach(lambda mask: math.log(estimator.estimate(distances[mask])), group)
+    if estimator.estimate is twonn:
+        return jackknife_reach_of_sum(
+            lambda total, n: _log(twonn_of_sum(total, n)), log_ratios(distances), around.groups
+        )
+    group = around.groups if estimator.k == 2 else compact_groups(around.rows, 2 * estimator.k).cpu()
+    return jackknife_reach(lambda mask: _log(estimator.estimate(distances[mask])), group)
+
+
+def _log(value: float) -> float:
+    """Return the logarithm; it is infinite where there is none, which leaves an estimate without an interval."""
+    return math.log(value) if value > 0 else -math.inf

@@ -14,6 +14,8 @@ from torch import Tensor
 _SUBSAMPLE, _SUBSAMPLES = 64, 16
 # Subsamples that are searched together.
 _AT_ONCE = 32
+# Squared distances above this part of the largest squared length keep at least six digits in fp64.
+_CANCELLED = 1e-9
 # Above this dimension an estimate changes too slowly with the number of rows to be extrapolated.
 _HIGHEST = 8.0
 
@@ -42,11 +44,13 @@ def _nearest_within(parts: Float[Tensor, "p s d"], k: int) -> Float[Tensor, "m k
     """Return the distances to the `k` nearest rows of the same part, for all rows; parts are searched together."""
     centred = parts - parts.mean(dim=1, keepdim=True)
     norms = centred.square().sum(dim=2)
-    squares = torch.baddbmm(norms[:, None], centred, centred.transpose(1, 2), alpha=-2)
+    squares = torch.baddbmm(norms[:, None], centred, centred.transpose(1, 2), alpha=-2).add_(norms[:, :, None])
     squares.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-    nearby = squares.topk(k, dim=2, largest=False).indices
-    indices = nearby.flatten(1)[:, :, None].expand(-1, -1, parts.shape[2])
-    others = parts.gather(1, indices).unflatten(1, nearby.shape[1:])
+    nearby = squares.topk(k, dim=2, largest=False)
+    if bool((nearby.values > _CANCELLED * norms.amax()).all()):
+        return nearby.values.sqrt().flatten(0, 1)
+    indices = nearby.indices.flatten(1)[:, :, None].expand(-1, -1, parts.shape[2])
+    others = parts.gather(1, indices).unflatten(1, nearby.indices.shape[1:])
     return (others - parts[:, :, None]).norm(dim=3).sort(dim=2).values.flatten(0, 1)
 
 

@@ -26,7 +26,12 @@ def twonn(distances: Float[Tensor, "n 2"]) -> float:
     >>> round(twonn(torch.tensor([[1.0, 2.0], [1.0, 2.0]])), 4)  # 1 / log 4
     0.7213
     """
-    return _over(len(distances) - 1, float(_logs(distances).sum()))
+    return twonn_of_sum(float(log_ratios(distances).sum()), len(distances))
+
+
+def twonn_of_sum(total: float, n: int) -> float:
+    """Return the same dimension from the sum of log mu over n rows."""
+    return _over(n - 1, total)
 
 
 def twonn_linear(distances: Float[Tensor, "n 2"]) -> float:
@@ -37,7 +42,7 @@ def twonn_linear(distances: Float[Tensor, "n 2"]) -> float:
     Args:
         distances: Distances `(n, 2)` to the first and the second neighbour.
     """
-    logs, n = _logs(distances).sort().values, len(distances)
+    logs, n = log_ratios(distances).sort().values, len(distances)
     kept = int(n * (1 - DISCARD))
     # With all points, the last would be -log 0.
     x = logs[:kept].numpy()
@@ -51,7 +56,7 @@ def twonn_censored(distances: Float[Tensor, "n 2"]) -> float:
     Args:
         distances: Distances `(n, 2)` to the first and the second neighbour.
     """
-    logs, n = _logs(distances).sort().values, len(distances)
+    logs, n = log_ratios(distances).sort().values, len(distances)
     kept = int(n * (1 - DISCARD))
     return _over(kept - 1, float(logs[:kept].sum() + (n - kept) * logs[kept - 1]))
 
@@ -61,6 +66,6 @@ def _over(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator else math.inf
 
 
-def _logs(distances: Float[Tensor, "n 2"]) -> Float[Tensor, "n"]:
+def log_ratios(distances: Float[Tensor, "n 2"]) -> Float[Tensor, "n"]:
     """Return log mu of each row."""
     return (distances[:, 1] / distances[:, 0]).log().cpu()

@@ -1,11 +1,11 @@
-"""How a profile is made: batches of token vectors of every site, measured with and without massive rows."""
+"""How a profile is made: each site of each batch is measured as the model reaches it, and written at once."""
 
 from __future__ import annotations
 
-import json
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -17,31 +17,18 @@ from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry.massive import Places
-from tangentlens.geometry.measures import Cloud, measure_all
+from tangentlens.geometry.measures import Cloud, chosen, measure_all
 from tangentlens.geometry.rows import as_rows
 from tangentlens.models.load import check_model, load_model, model_name
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
-from tangentlens.runs.vocabulary import (
-    ACTIVATION,
-    ALL_ROWS,
-    SD,
-    SHAPE,
-    SHAPE_BATCHES,
-    SHAPE_MARGIN,
-    WITHOUT_MASSIVE,
-    derived,
-)
+from tangentlens.runs.vocabulary import ACTIVATION
 from tangentlens.statistics.evidence import BATCHES
-from tangentlens.statistics.interval import mean_interval
-from tangentlens.statistics.shape import profile_shape
 from tangentlens.studies.profile.plan import NAME, Profile
+from tangentlens.studies.profile.results import SiteBatch, cells, is_finished, measure_both_ways, summary
 from tangentlens.studies.profile.skipping import measure_preset
-
-# Tokens of one forward pass.
-_FORWARD = 2048
 
 
 def run_profile(profile: Profile, out: str | Path, watch: Watch = unwatched) -> Run:
@@ -71,41 +58,6 @@ def _names(profile: Profile) -> dict[str, str]:
     return {spec: spec if taken.count(name) > 1 else name for spec, name in names.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class _Batch:
-    """One batch, measured.
-
-    Attributes:
-        values: The value at each site, by measure; without massive rows, by `without_massive/measure`.
-        massive: Where the massive rows of each site are.
-    """
-
-    values: dict[str, Float[Tensor, "sites"]]
-    massive: list[Places]
-
-    def stored(self) -> tuple[dict[str, Tensor], dict[str, str]]:
-        """Return the batch as tensors, with text about them."""
-        return self.values, {"massive": json.dumps([asdict(places) for places in self.massive])}
-
-    @classmethod
-    def read(cls, values: dict[str, Tensor], about: dict[str, str]) -> _Batch:
-        """Return the batch that was stored."""
-        massive = [
-            Places(
-                *({int(number): times for number, times in one.items()} for one in (site["positions"], site["tokens"]))
-            )
-            for site in json.loads(about["massive"])
-        ]
-        return cls(values, massive)
-
-
-def both_ways(cloud: Cloud) -> dict[str, float]:
-    """Return every measure of all rows and, under other names, without massive rows."""
-    values = measure_all(cloud)
-    without = measure_all(cloud.without_massive()) if cloud.massive.count else values
-    return values | {f"{WITHOUT_MASSIVE}/{name}": value for name, value in without.items()}
-
-
 class _ModelProfile:
     """One model of a profile."""
 
@@ -114,13 +66,16 @@ class _ModelProfile:
         loaded = load_model(spec, profile.device, getattr(torch, profile.dtype), profile.trust_remote_code)
         self.loaded = loaded.beginning_with_bos() if profile.bos else loaded
         self.sites = find_sites(self.loaded.model, profile.sites)
+        self.measures = chosen(profile.measures)
         self.width = self.loaded.width
         self.length = self.loaded.text_length(profile.length, profile.skip_first)
         # The place of each token of text in what the model sees, special tokens counted.
         self.positions = torch.arange(self.length) + len(self.loaded.specials[0])
+        self.measured: dict[str, list[SiteBatch]] = defaultdict(list)
+        self.total = profile.batches * len(self.sites)
 
     def make(self) -> None:
-        """Measure all batches that have not been measured yet, then write the summary."""
+        """Measure every site of every batch that has not been measured yet; from the second batch on, sum up."""
         parameters = sum(parameter.numel() for parameter in self.loaded.model.parameters())
         facts = {
             "kind": self.loaded.kind,
@@ -132,19 +87,24 @@ class _ModelProfile:
             "window": self.length,
         }
         self.run.claim_model(self.name, facts)
-        self.run.complete(self.name, lambda: self._summary(self._measured_batches()))
-
-    def _measured_batches(self) -> list[_Batch]:
-        """Return every batch, measured at every site."""
+        if is_finished(self.run, self.name):
+            return
         cost = self._cost()
-        self.watch(Progress(self.name, 0, self.profile.batches * len(self.sites), cost))
-        return [self._measured(number, gathered, cost) for number, gathered in enumerate(self._batches())]
+        self.watch(Progress(self.name, 0, self.total, cost))
+        number = 0
+        for number, gathered in enumerate(self._batches(), start=1):
+            self._measure_batch(number - 1, gathered, cost)
+            if number > 1:
+                self._sum_up()
+                note = f"{number} batches summed up; {cost}"
+                self.watch(Progress(self.name, number * len(self.sites), self.total, note, readable=self.run.path))
+        self.run.describe("finished", {self.name: number})
 
     def _counts(self, tokens: Int[Tensor, "*w length"]) -> Bool[Tensor, "*w length"]:
         """Return which tokens count: text, after the positions that are skipped."""
         return self.loaded.is_text(tokens) & (self.positions >= self.profile.skip_first)
 
-    def _batches(self) -> Iterator[list[Tensor]]:
+    def _batches(self) -> Iterator[Int[Tensor, "w length"]]:
         """Yield the windows of one batch at a time, until there are enough batches or the text ends.
 
         No window is in two batches: tokens of one window depend on each other, and the spread must show that.
@@ -155,7 +115,7 @@ class _ModelProfile:
             gathered.append(window)
             count += int(self._counts(window).sum())
             if count >= self.profile.batch_tokens:
-                yield gathered
+                yield torch.stack(gathered)
                 done += 1
                 gathered, count = [], 0
                 if done == self.profile.batches:
@@ -167,52 +127,56 @@ class _ModelProfile:
                 f"{self.length}, but gives {tokens}; use a longer text, a smaller --batch-tokens or a smaller --length"
             )
 
-    def _measured(self, number: int, gathered: list[Tensor], cost: str) -> _Batch:
-        """Return the values of one batch at all sites; from disk if they are there."""
-        part = f"{self.name}-batch-{number:04d}"
-        known = self.run.load_tensors(part)
-        # An earlier version did not look for massive rows.
-        if known is not None and "massive" in known[1]:
-            return _Batch.read(*known)
-        tokens = torch.stack(gathered)
+    def _measure_batch(self, number: int, tokens: Int[Tensor, "w length"], cost: str) -> None:
+        """Measure one batch at all sites, each while the model runs; what is on disk is not measured again.
+
+        One pass sees the whole batch, so that at most one site's rows are held at a time.
+        """
         counts = self._counts(tokens)
-        kept, positions = tokens[counts], self.positions.expand_as(tokens)[counts]
-        mixed = torch.randperm(len(kept), generator=torch.Generator().manual_seed(self.profile.seed + number))
+        ids, positions = tokens[counts], self.positions.expand_as(tokens)[counts]
+        mixed = torch.randperm(len(ids), generator=torch.Generator().manual_seed(self.profile.seed + number))
         mixed = mixed[: self.profile.batch_tokens]
-        rows = self._rows(tokens)
-        measured: list[dict[str, float]] = []
-        massive: list[Places] = []
-        for place, site in enumerate(self.sites):
-            here = torch.cat(rows.pop(site.name))
-            try:
-                ids = kept[mixed].to(here.device)
-                cloud = Cloud(as_rows(here[mixed.to(here.device)]), ids, ids, self.profile.massive)
-                measured.append(both_ways(cloud))
-                massive.append(Places.of(cloud.massive, positions[mixed].to(here.device), ids))
-            except InputError as error:
-                raise InputError(f"{self.name} at {site.name}: {error}") from error
-            done = number * len(self.sites) + place + 1
-            self.watch(Progress(self.name, done, self.profile.batches * len(self.sites), f"{site.name}; {cost}"))
-        values = {name: torch.tensor([site[name] for site in measured], dtype=torch.float64) for name in measured[0]}
-        batch = _Batch(values, massive)
-        self.run.save_tensors(part, *batch.stored())
-        return batch
+        known = {site.name: SiteBatch.read(self.run, self._part(number, site)) for site in self.sites}
+        for site in self.sites:
+            self.measured[site.name] += [one for one in (known[site.name],) if one is not None]
+        done = number * len(self.sites) + sum(one is not None for one in known.values())
 
-    def _rows(self, tokens: Int[Tensor, "w length"]) -> dict[str, list[Tensor]]:
-        """Return the rows of all sites at the positions of text, in pieces."""
-        rows: dict[str, list[Tensor]] = {site.name: [] for site in self.sites}
-        for some in tokens.split(max(1, _FORWARD // self.length)):
-            self._forward(some, lambda site, piece: rows[site.name].append(piece))
-        return rows
+        def see(site: Site, rows: Float[Tensor, "n d"]) -> None:
+            nonlocal done
+            if known[site.name] is not None:
+                return
+            here = mixed.to(rows.device)
+            batch = self._measured(site, rows[here], ids.to(rows.device)[here], positions.to(rows.device)[here])
+            batch.write(self.run, self._part(number, site))
+            self.measured[site.name].append(batch)
+            done += 1
+            shown = cells(self.measured[site.name])
+            self.watch(Progress(self.name, done, self.total, f"{site.name}; {cost}", site.name, shown))
 
-    def _forward(self, some: Int[Tensor, "w length"], see: Callable[[Site, Tensor], None]) -> None:
-        keep = self.loaded.beside_specials(self._counts(some), at_specials=False)
+        if any(one is None for one in known.values()):
+            self._forward(tokens, see)
+
+    def _part(self, number: int, site: Site) -> str:
+        return f"{self.name}-batch-{number:04d}-{site.name}"
+
+    def _measured(
+        self, site: Site, rows: Float[Tensor, "n d"], ids: Int[Tensor, "n"], positions: Int[Tensor, "n"]
+    ) -> SiteBatch:
+        """Return the values of one batch at one site."""
+        try:
+            cloud = Cloud(as_rows(rows), ids, ids, self.profile.massive)
+            return SiteBatch(measure_both_ways(cloud, self.measures), Places.of(cloud.massive, positions, ids))
+        except InputError as error:
+            raise InputError(f"{self.name} at {site.name}: {error}") from error
+
+    def _forward(self, tokens: Int[Tensor, "w length"], see: Callable[[Site, Tensor], None]) -> None:
+        keep = self.loaded.beside_specials(self._counts(tokens), at_specials=False)
         device = self.profile.device
-        activations(self.loaded.model, self.sites, self.loaded.framed(some).to(device), keep.to(device), see)
+        activations(self.loaded.model, self.sites, self.loaded.framed(tokens).to(device), keep.to(device), see)
 
     def _cost(self) -> str:
         """Return how long all batches will take and how much memory, from one forward pass and one site's measures."""
-        some = torch.zeros(max(1, _FORWARD // self.length // 4), self.length, dtype=torch.int64)
+        some = torch.zeros(max(1, 512 // self.length), self.length, dtype=torch.int64)
         for _ in range(2):
             start = time.perf_counter()
             self._forward(some, lambda site, piece: None)
@@ -221,65 +185,25 @@ class _ModelProfile:
         sample = torch.randn(size, self.width, generator=torch.Generator().manual_seed(0)).to(self.profile.device)
         start = time.perf_counter()
         ids = torch.arange(size, device=sample.device)
-        measure_all(Cloud(sample, ids, ids))
+        measure_all(Cloud(sample, ids, ids), self.measures)
         measure = time.perf_counter() - start
         seconds = self.profile.batches * (size * forward + len(self.sites) * measure)
         weights = sum(parameter.nbytes for parameter in self.loaded.model.parameters())
-        held = (len(self.sites) + 4) * size * self.width * 4
+        # The rows of one site in a few copies, and what flows through a block of the model.
+        held = 16 * size * self.width * 4
         about = f"about {seconds / 60:.0f} min" if seconds > 90 else f"about {seconds:.0f} s"
         return f"{about}, {(weights + held) / 2**30:.1f} GiB of memory"
 
-    def _summary(self, batches: list[_Batch]) -> Iterator[Record]:
-        """Yield mean, standard deviation and shape of each measure: of all rows and, if some are massive, without."""
-        base = Record(
+    def _sum_up(self) -> None:
+        """Write the summary of all batches so far, in place of that of fewer."""
+        about = Record(
             model=self.name,
             revision=self.loaded.revision,
             quantity=ACTIVATION,
             seed=self.profile.seed,
             ci_over=BATCHES,
         )
-        massive = [sum(of_site, Places({}, {})) for of_site in zip(*(batch.massive for batch in batches), strict=True)]
-        n_massive = torch.stack([batch.values["massive_rows"] for batch in batches]).sum(dim=0)
-        has_massive = n_massive > 0
-        # What comes from disk is in another order.
-        for name in sorted(batches[0].values):
-            prefix, _, key = name.rpartition("/")
-            metric, _, variant = key.partition(":")
-            table = torch.stack([batch.values[name] for batch in batches])
-            rows = WITHOUT_MASSIVE if prefix else ALL_ROWS
-            n = len(table) * self.profile.batch_tokens
-            about = replace(base, variant=variant, rows=rows, n=n)
-            if rows == WITHOUT_MASSIVE and not has_massive.any():
-                continue
-            for place, (site, column) in enumerate(zip(self.sites, table.T, strict=True)):
-                if rows == WITHOUT_MASSIVE and not has_massive[place]:
-                    continue
-                here = replace(about, site=site.name, depth=site.depth)
-                if rows == WITHOUT_MASSIVE:
-                    here = replace(here, n=n - int(n_massive[place]))
-                is_count = metric == "massive_rows" and rows == ALL_ROWS
-                detail = massive[place].told(self.loaded.token_name) if is_count else ""
-                yield here.estimate(metric, mean_interval(column, BATCHES), detail=detail)
-                yield replace(here, metric=derived(SD, metric), value=float(column.std()))
-            if bool(table.isfinite().all()):
-                yield from self._shape(about, metric, table)
-
-    def _shape(self, about: Record, metric: str, table: Float[Tensor, "batches sites"]) -> Iterator[Record]:
-        """Yield the shape over the residual sites, its margin, and how many batches an undecided one needs."""
-        at = [i for i, site in enumerate(self.sites) if site.name.startswith("resid.")]
-        if len(at) < 3:
-            return
-        depth = torch.tensor([self.sites[i].depth for i in at])
-        shape = profile_shape(table[:, at], depth)
-        yield replace(
-            about,
-            site=self.sites[at[shape.place]].name,
-            metric=derived(SHAPE, metric),
-            detail=shape.kind,
-            value=shape.value,
-            ci_low=shape.ci_low,
-            ci_high=shape.ci_high,
+        measured = [self.measured[site.name] for site in self.sites]
+        self.run.write(
+            self.name, summary(about, self.sites, measured, self.profile.batch_tokens, self.loaded.token_name)
         )
-        yield replace(about, metric=derived(SHAPE_MARGIN, metric), value=shape.margin)
-        if shape.batches_needed is not None:
-            yield replace(about, metric=derived(SHAPE_BATCHES, metric), value=float(shape.batches_needed))

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from tangentlens.errors import InputError, check_name
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
+from tangentlens.geometry.measures import NAMES, USUAL
 from tangentlens.models.load import check_device
 from tangentlens.studies.profile.presets import PRESETS, PresetModel
 
@@ -20,6 +21,7 @@ class Profile:
         models: Directories, hub ids or `id@revision`. One that cannot be had is an error.
         text: A text file; the built-in text by default.
         sites: Where to look.
+        measures: Names of the measures: by default those that take little time; `NAMES` are all.
         batches: How many batches of token vectors.
         batch_tokens: Token vectors in a batch.
         length: Tokens that the model sees at once.
@@ -37,6 +39,7 @@ class Profile:
     models: tuple[str, ...] = ()
     text: str | None = None
     sites: str | tuple[str, ...] = "resid"
+    measures: tuple[str, ...] = USUAL
     batches: int = 5
     batch_tokens: int = 4096
     length: int = 128
@@ -56,6 +59,10 @@ class Profile:
         for name, smallest in least.items():
             if getattr(self, name) < smallest:
                 raise InputError(f"{name} must be at least {smallest}, but is {getattr(self, name)}")
+        if not self.measures:
+            raise InputError(f"measures must name at least one, but is empty; choose from {', '.join(NAMES)}")
+        for name in self.measures:
+            check_name("a measure", name, NAMES)
         if self.dtype not in ("float32", "bfloat16", "float16"):
             raise InputError(f"dtype must be float32, bfloat16 or float16, but is {self.dtype!r}")
         check_threshold(self.massive, "massive")

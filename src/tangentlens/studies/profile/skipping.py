@@ -17,6 +17,7 @@ from tangentlens.runs.vocabulary import ACTIVATION
 from tangentlens.studies.profile.expected import expected_seconds, memory_needed, time_text
 from tangentlens.studies.profile.plan import Profile
 from tangentlens.studies.profile.presets import PresetModel
+from tangentlens.studies.profile.results import is_finished
 
 _GIB = 2**30
 
@@ -35,11 +36,11 @@ def measure_preset(profile: Profile, run: Run, watch: Watch, make: Callable[[Pre
     models = profile.preset_models
     skipped: dict[str, str] = {}
     for number, model in enumerate(models):
-        left = [one for one in models[number:] if not run.has(one.name)]
+        left = [one for one in models[number:] if not is_finished(run, one.name)]
         seconds = sum(expected_seconds(one, profile) for one in left)
         watch(Progress(str(profile.preset), number, len(models), f"on two cores {time_text(seconds)} (estimate)"))
         # What was measured need not be had again.
-        reason = None if run.has(model.name) else _tried(profile, model, make)
+        reason = None if is_finished(run, model.name) else _tried(profile, model, make)
         if reason is not None:
             skipped[model.name] = reason
             # Whole reasons are in the findings.
@@ -71,7 +72,7 @@ def _tried(profile: Profile, model: PresetModel, make: Callable[[PresetModel], N
 def _write_skipped(profile: Profile, run: Run, skipped: Mapping[str, str]) -> None:
     """Write which models were skipped, in place of what was skipped at an earlier attempt."""
     run.redescribe("skipped", skipped)
-    measured = [model for model in profile.preset_models if run.has(model.name)]
+    measured = [model for model in profile.preset_models if is_finished(run, model.name)]
     # As long as nothing is measured, the run may be overwritten by one with another configuration.
     if measured or profile.models:
         records = [

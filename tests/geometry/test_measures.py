@@ -1,0 +1,61 @@
+import pytest
+import torch
+
+from tangentlens import intrinsic_dimension, manifold_entropy, manifolds
+from tangentlens.geometry import neighbours
+from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
+from tangentlens.geometry.measures import MEASURES, Cloud, measure_all
+
+
+@pytest.fixture
+def cloud(generator):
+    """Rows of which some are massive, some repeat others, and some nearly do."""
+    rows = torch.randn(600, 12, generator=generator)
+    rows[:5] *= 100
+    rows[10:20] = rows[20:30]
+    rows[30:40] = rows[40:50] + 1e-6
+    tokens = torch.randint(0, 150, (600,), generator=generator)
+    return Cloud(rows, tokens, tokens)
+
+
+def test_what_is_shared_with_all_rows_changes_nothing_without_the_massive_ones(cloud):
+    measure_all(cloud)
+    shared, kept = cloud.without_massive(), ~cloud.massive.mask
+    alone = Cloud(cloud.rows[kept], cloud.tokens[kept], cloud.sequences[kept])
+    assert cloud.massive.count == 5
+    assert measure_all(shared) == pytest.approx(measure_all(alone), rel=1e-9)
+    assert (shared.dimension.n_duplicates, shared.dimension.n_near_duplicates) == (10, 10)
+
+
+def test_moments_with_massive_rows_are_those_of_all_rows(cloud):
+    alone = Cloud(cloud.rows, cloud.tokens, cloud.sequences, threshold=1e9)
+    assert torch.allclose(cloud.moments.scatter, alone.moments.scatter, rtol=1e-5)
+    assert cloud.moments.count == 600
+
+
+def test_neighbours_are_searched_once_for_tokens_and_once_for_types(cloud, monkeypatch):
+    searched = []
+    search = neighbours._Cloud.search
+
+    def counted(self, keep):
+        searched.append(len(self.rows))
+        return search(self, keep)
+
+    monkeypatch.setattr(neighbours._Cloud, "search", counted)
+    usual = [measure for measure in MEASURES if not measure.costly]
+    measure_all(cloud, usual)
+    n_types = len(cloud.tokens.unique())
+    assert len(searched) == 2
+    assert searched[0] == 590
+    assert 0.8 * n_types < searched[1] <= n_types
+    # Without massive rows another occurrence of a token may be its first.
+    measure_all(cloud.without_massive(), usual)
+    assert len(searched) == 3
+    assert searched[2] <= n_types
+
+
+def test_estimates_from_neighbourhoods_are_those_from_rows():
+    rows = manifolds.cube(700, 4, 9).rows
+    around = Neighbourhoods.of(rows, k=3)
+    assert intrinsic_dimension(around) == intrinsic_dimension(rows)
+    assert manifold_entropy(around, 4) == manifold_entropy(rows, 4)
