@@ -12,8 +12,8 @@ from torch import Tensor
 
 # Rows in a subsample; and the number of subsamples if there are too few rows for that size.
 _SUBSAMPLE, _SUBSAMPLES = 64, 16
-# Subsamples that are searched together.
-_AT_ONCE = 32
+# Subsamples that are searched together: few enough to fit into a cache.
+_AT_ONCE = 4
 # Squared distances above this part of the largest squared length keep at least six digits in fp64.
 _CANCELLED = 1e-9
 # Above this dimension an estimate changes too slowly with the number of rows to be extrapolated.

@@ -9,6 +9,9 @@ from torch import Tensor
 from tangentlens.errors import InputError
 from tangentlens.geometry.rows import as_rows
 
+# Rows that are looked at together: few enough to fit into a cache.
+_PART = 1024
+
 
 def mean_cosine(x: Any) -> float:
     """Return the mean cosine over all pairs of different rows.
@@ -37,12 +40,15 @@ def rogue_dimensions(x: Any) -> Float[Tensor, "d"]:
     [0.3333333333333333, 0.0]
     """
     rows = as_rows(x, least=2)
-    lengths = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=torch.float64)
-    n_zero = int((lengths == 0).sum())
-    if n_zero:
+    total, squares = torch.zeros(2, rows.shape[1], dtype=torch.float64, device=rows.device)
+    n_zero = torch.zeros((), dtype=torch.int64, device=rows.device)
+    for part in rows.split(_PART):
+        lengths = torch.linalg.vector_norm(part, dim=1, keepdim=True, dtype=torch.float64)
+        n_zero += (lengths == 0).sum()
+        unit = part / lengths.to(part.dtype)
+        total += unit.sum(dim=0, dtype=torch.float64)
+        squares += unit.square().sum(dim=0, dtype=torch.float64)
+    if int(n_zero):
         raise InputError(f"rows must not be zero to have a direction, but {n_zero} of {len(rows)} are; drop them")
-    unit = rows / lengths.to(rows.dtype)
-    total = unit.sum(dim=0, dtype=torch.float64)
-    squares = unit.square().sum(dim=0, dtype=torch.float64)
     n = len(rows)
     return (total.square() - squares) / (n * (n - 1))
