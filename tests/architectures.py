@@ -4,7 +4,7 @@ import torch
 import transformers
 from torch import nn
 
-LAYERS, WIDTH, VOCABULARY = 3, 32, 64
+from layouts import LAYERS, LAYOUTS, VOCABULARY, WIDTH
 
 _COMMON = {
     "vocab_size": VOCABULARY,
@@ -105,8 +105,9 @@ class _Output:
 
 def build(name):
     torch.manual_seed(0)
-    if name in ("lstm", "transformer"):
-        return {"lstm": LSTM, "transformer": Transformer}[name]()
+    own = LAYOUTS | {"lstm": LSTM, "transformer": Transformer}
+    if name in own:
+        return own[name]()
     model, config, settings = HUGGING_FACE[name]
     # Gated norms and layer scales that start at one or zero would make different sites alike.
     return getattr(transformers, model)(getattr(transformers, config)(**settings)).eval()

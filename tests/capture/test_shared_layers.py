@@ -121,7 +121,7 @@ def test_the_groups_are_those_that_transformers_runs_for_any_number_of_layers():
     model(tokens)
     for handle in handles:
         handle.remove()
-    assert [block.module for block in find_stacks(model)[0].blocks] == ran
+    assert [block.last for block in find_stacks(model)[0].blocks] == ran
 
 
 class Listed(nn.Module):

@@ -5,8 +5,10 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 
+from layouts import NanoGPT
 from loops import (
     BATCH,
+    COUNTS,
     MOVED,
     PROBE,
     SETTINGS,
@@ -164,3 +166,20 @@ def test_a_second_fit_of_the_same_trainer_goes_on_counting(tmp_path):
         trainer.fit(module, loader)
     found = open_run(tmp_path / "run").records.select("step", "tokens_seen").unique().sort("step").rows()
     assert found == [(0, 96), (2, 288)]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_targets_and_sites_of_a_model_of_ones_own_are_passed_on(tmp_path):
+    class Own(Module):
+        def __init__(self):
+            super().__init__()
+            self.model = NanoGPT()
+
+        def training_step(self, batch, index):
+            return self.model(batch["input_ids"], batch["labels"].roll(-1, 1))[1]
+
+    settings = {"sites": {"resid.2": "transformer.h.1"}, "targets": "targets", "rank": 4, "counts": COUNTS}
+    train(tmp_path, [LensCallback(run=tmp_path / "run", **settings)], Own(), max_steps=1)
+    records = open_run(tmp_path / "run").records
+    assert set(records["site"]) >= {"resid.2"}
+    assert "target.1" in records["freq_bin"]

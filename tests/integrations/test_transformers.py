@@ -3,8 +3,10 @@
 import pytest
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
+from layouts import NanoGPT
 from loops import (
     BATCH,
+    COUNTS,
     MOVED,
     PROBE,
     SETTINGS,
@@ -31,7 +33,7 @@ class Tracker(TrainerCallback):
         self.told.append((state.global_step, dict(logs)))
 
 
-def train(folder, callbacks=(), model=None, resume=None, **arguments):
+def train(folder, callbacks=(), model=None, resume=None, data=None, **arguments):
     model = tiny_model() if model is None else model
     settings = {
         "output_dir": folder,
@@ -49,7 +51,7 @@ def train(folder, callbacks=(), model=None, resume=None, **arguments):
         "logging_steps": 1,
     }
     trainer = Trainer(
-        model, TrainingArguments(**settings | arguments), train_dataset=Sequences(), callbacks=list(callbacks)
+        model, TrainingArguments(**settings | arguments), train_dataset=data or Sequences(), callbacks=list(callbacks)
     )
     trainer.train(resume_from_checkpoint=resume and str(resume))
     return trainer
@@ -168,3 +170,16 @@ def test_a_checkpoint_without_what_the_lens_kept_is_told(tmp_path):
     lens = LensCallback(run=tmp_path / "run", **SETTINGS)
     with pytest.warns(UserWarning, match=r"continues at step 3, but the lens has no state at .*tokens_seen"):
         train(tmp_path / "a", [lens], resume=tmp_path / "a/checkpoint-3")
+
+
+def test_targets_and_sites_of_a_model_of_ones_own_are_passed_on(tmp_path):
+    class Own(NanoGPT):
+        def forward(self, input_ids, targets):
+            return {"loss": super().forward(input_ids, targets)[1]}
+
+    data = [{"input_ids": row["input_ids"], "targets": row["labels"].roll(-1)} for row in Sequences()]
+    settings = {"sites": {"resid.2": "transformer.h.1"}, "targets": "targets", "rank": 4, "counts": COUNTS}
+    train(tmp_path, [LensCallback(run=tmp_path / "run", **settings)], Own(), data=data, max_steps=1)
+    records = open_run(tmp_path / "run").records
+    assert set(records["site"]) >= {"resid.2"}
+    assert "target.1" in records["freq_bin"]

@@ -78,7 +78,7 @@ def test_sizes_are_those_of_the_published_configuration(model):
         made = getattr(transformers, f"{family}Model")(getattr(transformers, f"{family}Config")(**settings))
     blocks = find_stacks(made)[0].blocks
     assert sum(weight.numel() for weight in made.parameters()) == model.parameters
-    multiplied = sum(weight.numel() for block in blocks for weight in block.module.parameters() if weight.ndim == 2)
+    multiplied = sum(weight.numel() for block in blocks for weight in block.last.parameters() if weight.ndim == 2)
     assert multiplied == model.multiplied
     assert (made.config.hidden_size, len(blocks)) == (model.width, model.layers)
 

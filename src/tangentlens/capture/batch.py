@@ -93,7 +93,11 @@ def count_tokens(named: Mapping[str, Any]) -> Tensor | int:
 
 
 def read_batch(
-    named: Mapping[str, Any], exclude: Sequence[int] = (), objective: Objective | None = None, skip_first: int = 0
+    named: Mapping[str, Any],
+    exclude: Sequence[int] = (),
+    objective: Objective | None = None,
+    skip_first: int = 0,
+    given: Int[Tensor, "_ _"] | None = None,
 ) -> Batch:
     """Return the batch that a model is called with.
 
@@ -102,21 +106,23 @@ def read_batch(
         exclude: Token ids that do not count.
         objective: What positions predict; None if that is not known.
         skip_first: How many positions at the beginning of each sequence do not count.
+        given: The targets themselves, if they are known; labels and objective are then not used.
     """
-    given = named["input_ids"]
-    if not isinstance(given, Tensor) or given.is_floating_point() or given.ndim != 2:
-        came = f"{tuple(given.shape)} of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
+    ids = named["input_ids"]
+    if not isinstance(ids, Tensor) or ids.is_floating_point() or ids.ndim != 2:
+        came = f"{tuple(ids.shape)} of {ids.dtype}" if isinstance(ids, Tensor) else type(ids).__name__
         raise InputError(
             "the model must be called with token ids (batch, length), as input_ids or as its first argument, but "
             f"{came} came; call it with token ids"
         )
-    tokens = given.detach().long()
+    tokens = ids.detach().long()
     mask = _like(named.get("attention_mask"), tokens)
     labels = _like(named.get("labels"), tokens)
     if labels is None and objective == "causal":
         labels = tokens if mask is None else tokens.masked_fill(~mask.bool(), NO_TARGET)
     # The labels of an encoder-decoder belong to its decoder, not to the input tokens.
     targets = _targets(tokens, labels, None if objective == "seq2seq" else objective)
+    targets = targets if given is None else check_aligned(given, tokens)
     starts = _starts(tokens, named.get("position_ids"))
     positions = _positions(starts, mask)
     keep = _kept(tokens, mask, exclude) & (positions >= skip_first)
@@ -125,7 +131,11 @@ def read_batch(
 
 
 def read_decoder_batch(
-    tokens: Int[Tensor, "batch length"], named: Mapping[str, Any], exclude: Sequence[int], skip_first: int = 0
+    tokens: Int[Tensor, "batch length"],
+    named: Mapping[str, Any],
+    exclude: Sequence[int],
+    skip_first: int = 0,
+    given: Int[Tensor, "_ _"] | None = None,
 ) -> Batch:
     """Return the batch of the decoder of an encoder-decoder.
 
@@ -137,9 +147,10 @@ def read_decoder_batch(
         named: The arguments of the model's call by name.
         exclude: Token ids that do not count.
         skip_first: How many positions at the beginning of each sequence do not count.
+        given: The labels, if the user says what they are; those of the call are then not used.
     """
     tokens = tokens.detach().long()
-    labels = _like(named.get("labels"), tokens)
+    labels = _like(named.get("labels"), tokens) if given is None else check_aligned(given, tokens)
     mask = _like(named.get("decoder_attention_mask"), tokens)
     starts = _starts(tokens, None)
     # Before ignored labels enter the mask.
@@ -148,6 +159,16 @@ def read_decoder_batch(
         mask = labels != NO_TARGET
     keep = _kept(tokens, mask, exclude) & (positions >= skip_first)
     return Batch(tokens, _targets(tokens, labels, "seq2seq"), _sequences(starts), positions, keep)
+
+
+def check_aligned(targets: Tensor, tokens: Tensor) -> Tensor:
+    """Return targets on the device of the tokens, or raise if there is not one for each token."""
+    if targets.shape != tokens.shape:
+        raise InputError(
+            f"targets must have one token id for each of the {tuple(tokens.shape)} positions, but have the shape "
+            f"{tuple(targets.shape)}; return what position i has to predict at place i"
+        )
+    return targets.to(tokens.device)
 
 
 def _like(value: Any, tokens: Tensor) -> Tensor | None:

@@ -26,6 +26,7 @@ from tangentlens.capture.recomputed import RecomputedPasses, in_backward
 from tangentlens.capture.sample import TokenSample
 from tangentlens.capture.sites import Site, check_carried, check_visible, watch, wrong_calls
 from tangentlens.capture.stacks import find_stacks
+from tangentlens.capture.targets import Targets, targets_of_call
 
 See = Callable[[Site, Batch, Tensor], None]
 
@@ -58,6 +59,7 @@ class Flow:
         objective: What positions predict; None if that is not known.
         max_tokens: Keep at most this many tokens of all forward passes together; if there are more, a random sample.
         skip_first: How many positions at the beginning of each sequence to leave out.
+        targets: What positions predict, if the user says it: the name of an argument of the call, or a function of it.
     """
 
     model: nn.Module
@@ -67,8 +69,11 @@ class Flow:
     objective: Objective | None = None
     max_tokens: int | None = None
     skip_first: int = 0
+    targets: Targets | None = None
     _handles: list[RemovableHandle] = field(default_factory=list)
     _named: dict[str, Any] = field(default_factory=dict)
+    _given: Tensor | None = None
+    _has_decoder: bool = False
     _batches: dict[str, Batch] = field(default_factory=dict)
     _calls: Counter[str] = field(default_factory=Counter)
     _miscounted: set[str] = field(default_factory=set)
@@ -85,6 +90,7 @@ class Flow:
         self._handles.append(self.model.register_forward_hook(self._end, always_call=True))
         for stack in find_stacks(unwrapped(self.model)):
             if stack.name == "decoder" and stack.embedding is not None:
+                self._has_decoder = True
                 self._handles.append(stack.embedding.register_forward_pre_hook(self._begin_decoder))
         for site in self.sites:
             self._handles.append(watch(site, partial(self._watch, site)))
@@ -98,6 +104,7 @@ class Flow:
         self._handles.clear()
         self._batches.clear()
         self._named.clear()
+        self._given = None
         self._recomputed.clear()
 
     def ran(self, site: Site) -> bool:
@@ -123,7 +130,11 @@ class Flow:
         self._calls.clear()
         if torch.is_grad_enabled():
             self._named = named_arguments(model, args, kwargs)
-            batch = read_batch(self._named, self.exclude, self.objective, self.skip_first)
+            if self.targets is not None:
+                self._given = targets_of_call(model, self.targets, args, kwargs)
+            # The targets of an encoder-decoder belong to its decoder.
+            given = None if self._has_decoder else self._given
+            batch = read_batch(self._named, self.exclude, self.objective, self.skip_first, given)
             batch = self._numbered(batch, "encoder")
             self._batches = dict.fromkeys(("", "encoder"), batch)
 
@@ -137,7 +148,7 @@ class Flow:
     def _begin_decoder(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Read the decoder's batch from what its embedding is called with."""
         if self._batches and not in_backward():
-            batch = read_decoder_batch(args[0], self._named, self.exclude, self.skip_first)
+            batch = read_decoder_batch(args[0], self._named, self.exclude, self.skip_first, self._given)
             self._batches["decoder"] = self._numbered(batch, "decoder")
 
     def _numbered(self, batch: Batch, stack: str) -> Batch:

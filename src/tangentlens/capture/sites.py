@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal
 
@@ -15,11 +14,14 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tangentlens.capture.batch import unwrapped
-from tangentlens.capture.stacks import ADDED, Stack, find_stacks
+from tangentlens.capture.candidates import candidates
+from tangentlens.capture.names import depths, meant
+from tangentlens.capture.stacks import Stack, find_stacks, runs
 from tangentlens.errors import InputError
+from tangentlens.runs.vocabulary import MEAN_SITE
 
-# Portable names of families of sites: one for each block, or one more.
-_FAMILIES = ("resid", *ADDED)
+# Names of sites, patterns of them, or what to call the inputs and outputs of which modules.
+Wanted = str | Sequence[str] | Mapping[str, str] | Callable[[nn.Module], Mapping[str, str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +56,7 @@ class Site:
         return f"Site({self.name!r}, {self.place})"
 
 
-def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[Site]:
+def find_sites(model: nn.Module, wanted: Wanted = "resid") -> list[Site]:
     """Return the sites that `wanted` names, in the order of the network.
 
     Args:
@@ -64,7 +66,9 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
             part), `final` (after the final norm), real module paths, globs over all of these, or several. In an
             encoder-decoder portable names begin with `encoder.` or `decoder.`, and `resid` is both streams. `:8`
             after a name that means many sites takes at most eight of them, evenly spread from the first to the last:
-            `resid:8`.
+            `resid:8`. Or a mapping of names of your own choice to module paths, or a function that takes the model and
+            returns one: `{"resid.0": "blocks.0:input", "resid.1": "blocks.0"}`. There a path means the module's output,
+            and `:input` after it what enters the module.
 
     >>> blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
     >>> find_sites(nn.ModuleDict({"token": nn.Embedding(9, 4), "blocks": blocks}), "resid")
@@ -83,21 +87,20 @@ def find_sites(model: nn.Module, wanted: str | Sequence[str] = "resid") -> list[
     }
     # A portable name means the same in every model, so it takes precedence over a module path of that name.
     known = portable | paths | portable
-    chosen: dict[str, Site] = {}
+    wanted = wanted(model) if callable(wanted) else wanted
+    if isinstance(wanted, Mapping):
+        return _named_sites(wanted, paths)
     if not isinstance(wanted, str | Sequence) or not all(isinstance(pattern, str) for pattern in wanted):
         raise InputError(f"sites must be a name or a list of names, but {wanted!r} came; pass 'resid', for example")
-    for given in [wanted] if isinstance(wanted, str) else wanted:
-        pattern, most = _most(given)
-        matches = [
-            name for name in known if fnmatchcase(name, pattern) or (name in portable and _of_family(name, pattern))
-        ]
+    chosen: set[str] = set()
+    for pattern in [wanted] if isinstance(wanted, str) else wanted:
+        matches = meant(pattern, known, portable)
         if not matches:
-            raise InputError(_unknown(pattern, list(known), list(portable)))
-        chosen |= {name: known[name] for name in _spread(matches, most)}
+            raise InputError(_unknown(pattern, list(known), list(portable), model))
+        chosen |= set(matches)
     if not chosen:
         raise InputError("at least one site must be named, but none is; 'resid' is the whole residual stream")
-    order = {name: place for place, name in enumerate(known)}
-    return sorted(chosen.values(), key=lambda site: order[site.name])
+    return [site for name, site in known.items() if name in chosen]
 
 
 def watch(site: Site, see: Callable[[Tensor | None], None]) -> RemovableHandle:
@@ -153,7 +156,8 @@ def check_carried(site: Site, hidden: Tensor | None, tokens: Tensor | None) -> T
     if hidden is None or hidden.shape[:-1] not in of_tokens:
         raise InputError(
             f"{site} must carry a (batch, length, width) tensor for the tokens of the batch, but carries "
-            f"{None if hidden is None else tuple(hidden.shape)}; choose another site"
+            f"{None if hidden is None else tuple(hidden.shape)}; choose another site, or name the stream yourself: "
+            "sites={'resid.0': 'path.of.module'}"
         )
     return hidden
 
@@ -181,37 +185,57 @@ def _hidden(values: Sequence[Any]) -> Tensor | None:
     return next((value for ndim in (3, 2) for value in floating if value.ndim == ndim), None)
 
 
-def _most(pattern: str) -> tuple[str, int | None]:
-    """Split `resid:8` into the name and how many of its sites are wanted at most; None for all."""
-    name, colon, number = pattern.rpartition(":")
-    if not colon:
-        return pattern, None
-    if not number.isdecimal() or int(number) < 2:
-        raise InputError(f"the number of sites after ':' must be at least 2, but {pattern!r} came; write {name}:8")
-    return name, int(number)
+def _named_sites(named: Mapping[Any, Any], paths: Mapping[str, Site]) -> list[Site]:
+    """Return sites that have the user's own names, in the order in which they are given.
+
+    Args:
+        named: Module paths by name, `:input` after a path for what enters the module.
+        paths: The outputs of all modules by path.
+    """
+    if not named:
+        raise InputError("at least one site must be named, but none is; pass {'resid.0': 'path.of.module'}")
+    for name, given in named.items():
+        if not isinstance(name, str) or not isinstance(given, str) or ":" in name or name in ("", MEAN_SITE):
+            raise InputError(
+                f"sites must map names, without ':' and other than {MEAN_SITE!r}, to module paths, but {name!r}: "
+                f"{given!r} came; pass {{'resid.0': 'path.of.module'}}, for example"
+            )
+    depth = depths(named)
+    return [replace(_at_path(given, paths), name=name, depth=depth[name]) for name, given in named.items()]
 
 
-def _spread(names: Sequence[str], most: int | None) -> Sequence[str]:
-    """Return at most so many names, evenly spread from the first to the last."""
-    if most is None or len(names) <= most:
-        return names
-    return [names[round(i * (len(names) - 1) / (most - 1))] for i in range(most)]
+def _at_path(given: str, paths: Mapping[str, Site]) -> Site:
+    """Return the output of a module, or its input if `:input` comes after its path."""
+    path, _, side = given.partition(":")
+    if path not in paths or side not in ("", "input", "output"):
+        raise InputError(
+            f"sites must map names to paths of modules, with ':input' for what enters one, but {given!r} is none; "
+            f"{_nearest(path, list(paths))}"
+        )
+    site = paths[path]
+    if not runs(site.module):
+        raise InputError(
+            f"a site must be at a module that runs, but {path} is a {type(site.module).__name__}, which only holds "
+            f"others; {_nearest(f'{path}.0', list(paths))}"
+        )
+    return replace(site, side="input") if side == "input" else site
 
 
-def _of_family(name: str, pattern: str) -> bool:
-    """Return whether the pattern names a family of sites, in all stacks or in one, that this site belongs to."""
-    return pattern.split(".")[-1] in _FAMILIES and bool(re.search(rf"(^|\.){re.escape(pattern)}\.\d+$", name))
+def _nearest(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    return f"the nearest are {', '.join(near)}" if near else "module paths work too"
 
 
-def _unknown(pattern: str, known: list[str], portable: list[str]) -> str:
-    """Return the message for a pattern that matches no site, with the nearest names and all portable ones."""
-    near = difflib.get_close_matches(pattern, known, n=3, cutoff=0.4)
-    hint = f"the nearest are {', '.join(near)}" if near else "module paths work too"
+def _unknown(pattern: str, known: list[str], portable: list[str], model: nn.Module) -> str:
+    """Return the message for a pattern that matches no site: the nearest names, and all portable ones.
+
+    Of a model without portable names, it says what the blocks may be instead.
+    """
     # A family is shown as a range, from its first to its last member.
     last = {re.sub(r"\d+$", "", name): name for name in portable}
     shown = [name if start == name else f"{start}0 to {name}" for start, name in last.items()]
-    has = ", ".join(shown) or "no portable ones"
-    return f"a site must exist in the model, but {pattern!r} does not; {hint}; this model has {has}"
+    has = ", ".join(shown) or f"no portable ones, as no list of blocks was recognised; {candidates(model)}"
+    return f"a site must exist in the model, but {pattern!r} does not; {_nearest(pattern, known)}; this model has {has}"
 
 
 def _portable_sites(stacks: Sequence[Stack]) -> Iterator[Site]:
@@ -222,11 +246,11 @@ def _portable_sites(stacks: Sequence[Stack]) -> Iterator[Site]:
         if stack.embedding is not None:
             yield site(f"{prefix}embed", stack.embedding, "output", 0.0)
         last = len(stack.blocks)
-        first = stack.blocks[0]
-        yield site(f"{prefix}resid.0", first.module, "input", 0.0, first.call, first.calls)
+        start = stack.blocks[0]
+        yield site(f"{prefix}resid.0", start.first, "input", 0.0, start.call, start.calls)
         for i, block in enumerate(stack.blocks):
-            for kind, module in block.added():
+            for kind, module in block.added.items():
                 yield site(f"{prefix}{kind}.{i}", module, "output", (i + 0.5) / last, block.call, block.calls)
-            yield site(f"{prefix}resid.{i + 1}", block.module, "output", (i + 1) / last, block.call, block.calls)
+            yield site(f"{prefix}resid.{i + 1}", block.last, "output", (i + 1) / last, block.call, block.calls)
         if stack.norm is not None:
             yield site(f"{prefix}final", stack.norm, "output", 1.0)

@@ -1,77 +1,14 @@
-"""Where a model keeps its blocks, in one stack or in an encoder and a decoder; and what a block adds to its stream."""
+"""Where a model keeps its blocks: in one stack, or in an encoder and a decoder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
-# Paths, inside a block, of the module whose output is added to the residual stream; the first that exists is used.
-# To support a new architecture, add its path here.
-ADDED = {
-    "attn": (
-        "attention.output.dense",
-        "albert_layers.0.attention.dense",
-        "layer.0.SelfAttention",
-        "post_self_attn_layernorm",
-        "self_attention.dense",
-        "self_attn",
-        "self_attention",
-        "attn",
-        "attention",
-    ),
-    "cross": ("layer.1.EncDecAttention", "encoder_attn", "multihead_attn"),
-    "mixer": ("mixer", "mamba", "linear_attn"),
-    "mlp": (
-        "post_mlp_layernorm",
-        "mlp.dense_4h_to_h",
-        "mlp",
-        "output.dense",
-        "albert_layers.0.ffn_output",
-        "layer.1.DenseReluDense",
-        "layer.2.DenseReluDense",
-        "layer.1.mlp",
-        "layer.2.mlp",
-        "ffn.down_proj",
-        "fc2",
-        "linear2",
-        "feed_forward",
-        "ffn",
-    ),
-}
-# If a block has both of these norms, they are applied to the outputs of its parts before those are added to the stream
-# (Gemma 2, OLMo 2). If it has the first one only, that is the norm before the second part (Llama).
-_SANDWICH = {"attn": "post_attention_layernorm", "mlp": "post_feedforward_layernorm"}
-
-
-@dataclass(frozen=True, eq=False)
-class Block:
-    """A module of the stack, in one of its calls in a forward pass.
-
-    Attributes:
-        module: The module.
-        call: The number of the call, from 0.
-        calls: The number of calls in a forward pass.
-    """
-
-    module: nn.Module
-    call: int = 0
-    calls: int = 1
-
-    def added(self) -> Iterator[tuple[str, nn.Module]]:
-        """Yield the kinds of `ADDED` that this block has, with their modules, in the order in which they run."""
-        inside = dict(self.module.named_modules())
-        if "albert_layers.1" in inside:
-            # A group of several layers: the output of a single one is not what the whole block adds.
-            return
-        sandwich = _SANDWICH if set(_SANDWICH.values()) <= inside.keys() else {}
-        for kind, known in ADDED.items():
-            paths = (sandwich[kind],) if kind in sandwich else known
-            module = next((inside[path] for path in paths if path in inside), None)
-            if module is not None:
-                yield kind, module
+from tangentlens.capture.blocks import Block, whole_blocks
+from tangentlens.capture.sublayers import sublayer_blocks
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,49 +53,76 @@ def _stack(model: nn.Module, name: str) -> Stack | None:
     if modules is None:
         # PyTorch keeps all layers of a recurrent network in one module.
         recurrent = [module for module in model.modules() if isinstance(module, nn.RNNBase)]
-        blocks = [Block(module) for module in recurrent] if len(recurrent) == 1 else []
+        blocks = whole_blocks(recurrent) if len(recurrent) == 1 else []
         norm = None
     else:
-        blocks = _blocks(modules, getattr(model, "config", None))
+        blocks = _blocks(modules, model)
         norm = _final_norm(model, modules)
     embedding = next((module for module in model.modules() if isinstance(module, nn.Embedding)), None)
     return Stack(name, model, blocks, embedding, norm) if blocks else None
 
 
-def _block_list(model: nn.Module) -> nn.ModuleList | nn.Sequential | None:
-    """Return the longest list of modules that is not inside another such list, as heads are inside a block; or None.
-
-    A `Sequential` counts only if all its modules are of one class; otherwise it is usually a single layer. If several
-    lists of the same length have the same parent (XLM keeps attention in one and the rest in others), none of them
-    holds whole blocks.
-    """
-    outermost: list[nn.ModuleList | nn.Sequential] = []
+def module_lists(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the lists of modules that may be blocks, by path: those that are not inside another, as heads are."""
+    outermost: dict[str, nn.Module] = {}
     inside: set[nn.Module] = set()
-    for module in model.modules():
-        if not isinstance(module, nn.ModuleList | nn.Sequential) or module in inside:
-            continue
-        if len({type(block) for block in module}) == 1 or (isinstance(module, nn.ModuleList) and len(module) > 1):
-            outermost.append(module)
+    for path, module in model.named_modules():
+        if module not in inside and entries(module):
+            outermost[path] = module
             inside |= set(module.modules())
-    longest = max(outermost, key=len, default=None)
+    return outermost
+
+
+def entries(module: nn.Module) -> list[nn.Module]:
+    """Return the modules of a list that may be one of blocks; none if the module is not such a list.
+
+    A `Sequential` counts only if all its modules are of one class; otherwise it is usually a single layer. A
+    `ModuleDict` counts if its keys are numbers.
+    """
+    if isinstance(module, nn.ModuleDict):
+        listed = list(module.values()) if all(key.isdecimal() for key in module) else []
+    else:
+        listed = list(module) if isinstance(module, nn.ModuleList | nn.Sequential) else []
+    # Lists of optional parts hold None where there is none.
+    found = [entry for entry in listed if entry is not None]
+    is_alike = len({type(entry) for entry in found}) == 1
+    return found if is_alike or (len(found) > 1 and not isinstance(module, nn.Sequential)) else []
+
+
+def runs(module: nn.Module) -> bool:
+    """Return whether a module is ever called: lists are not, only what they hold."""
+    return not isinstance(module, nn.ModuleList | nn.ModuleDict)
+
+
+def _block_list(model: nn.Module) -> nn.Module | None:
+    """Return the longest list of modules, or None.
+
+    If several lists of the same length have the same parent (XLM keeps attention in one and the rest in others), none
+    of them holds whole blocks.
+    """
+    lists = list(module_lists(model).values())
+    longest = max(lists, key=lambda one: len(entries(one)), default=None)
     for parent in model.modules():
-        longest_here = [child for child in parent.children() if child in outermost and len(child) == len(longest or ())]
-        if len(longest_here) > 1:
+        here = [child for child in parent.children() if child in lists]
+        if longest is not None and sum(len(entries(child)) == len(entries(longest)) for child in here) > 1:
             return None
     return longest
 
 
-def _blocks(modules: nn.ModuleList | nn.Sequential, config: Any) -> list[Block]:
-    """Return the blocks in the order in which they run; a module that runs several times is as many blocks."""
-    order = _order(modules, config)
-    return [Block(module, order[:place].count(module), order.count(module)) for place, module in enumerate(order)]
+def _blocks(modules: nn.Module, model: nn.Module) -> list[Block]:
+    """Return the blocks in the order in which they run; none if the list holds lists of an unknown kind."""
+    order = _order(entries(modules), getattr(model, "config", None))
+    if all(runs(module) for module in order):
+        return whole_blocks(order)
+    parents = (parent for parent in model.modules() if any(child is modules for child in parent.children()))
+    return sublayer_blocks(next(parents, None), order)
 
 
-def _order(modules: nn.ModuleList | nn.Sequential, config: Any) -> list[nn.Module]:
+def _order(modules: list[nn.Module], config: Any) -> list[nn.Module]:
     """Return the modules in the order in which they run, as often as they do; ALBERT's configuration tells its own."""
     groups, layers = getattr(config, "num_hidden_groups", None), getattr(config, "num_hidden_layers", None)
     if groups != len(modules) or layers is None:
-        return list(modules)
+        return modules
     # With another rounding, some numbers of layers and groups would give other groups than transformers runs.
     return [modules[int(layer / (layers / groups))] for layer in range(layers)]
 

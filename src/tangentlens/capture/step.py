@@ -14,6 +14,7 @@ from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.batch import Batch, Objective
 from tangentlens.capture.flow import Flow, copied_rows, on_gradient
 from tangentlens.capture.sites import Site
+from tangentlens.capture.targets import Targets
 from tangentlens.errors import InputError
 
 
@@ -50,6 +51,7 @@ class Capture:
         max_tokens: Keep at most this many tokens of all forward passes together; if there are more, a random sample.
         loss_scale: Returns the factor by which the loss is multiplied in mixed precision; gradients are divided by it.
         skip_first: How many positions at the beginning of each sequence to leave out.
+        targets: What positions predict, if the user says it: the name of an argument of the call, or a function of it.
     """
 
     def __init__(
@@ -61,12 +63,13 @@ class Capture:
         max_tokens: int | None = None,
         loss_scale: Callable[[], float] | None = None,
         skip_first: int = 0,
+        targets: Targets | None = None,
     ) -> None:
         self.sites = sites
         self.loss_scale = loss_scale
         self._scale: float | None = None
         self._pieces: dict[str, list[_Piece]] = {site.name: [] for site in sites}
-        self._flow = Flow(model, sites, self._see, exclude, objective, max_tokens, skip_first)
+        self._flow = Flow(model, sites, self._see, exclude, objective, max_tokens, skip_first, targets)
 
     def __enter__(self) -> Capture:
         self._flow.__enter__()

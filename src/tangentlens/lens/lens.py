@@ -17,9 +17,10 @@ from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.prediction import GRADIENTS_THEN
 from tangentlens.capture.batch import Objective, objective_of
 from tangentlens.capture.distributed import device_of, is_first, mean_of_all_ranks, world_size
-from tangentlens.capture.sites import check_visible, find_sites
+from tangentlens.capture.sites import Wanted, check_visible, find_sites
 from tangentlens.capture.step import Capture
 from tangentlens.capture.stream import MomentStream
+from tangentlens.capture.targets import Targets, checked_targets, named_targets
 from tangentlens.capture.updates import UpdateCapture, find_matrices
 from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
@@ -31,7 +32,7 @@ from tangentlens.lens.passes import Passes
 from tangentlens.lens.probe import Probe
 from tangentlens.lens.records import write_step
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
-from tangentlens.lens.settings import check_settings, claim, token_ids
+from tangentlens.lens.settings import check_settings, claim, logged, token_ids
 from tangentlens.lens.updates import update_records
 from tangentlens.lens.warned import warn_of_no_gradient, warn_of_no_pass, warn_of_troubles
 from tangentlens.proxies import DEFAULT, Fit, named_proxy
@@ -62,6 +63,8 @@ class Lens:
         measures: Further measures of the activations, such as `manifold_entropy`, by their names in
             `tangentlens.geometry.measures.MEASURES`.
         objective: `causal`, `masked` or `seq2seq`, to bin by target token; Hugging Face classes are known by name.
+        targets: If the model is not called with `labels`: the name of the argument that holds the token each position
+            has to predict, or a function `(args, kwargs) -> Tensor` of the call. They are not shifted.
         counts: Occurrences by token id over the corpus, to bin shares by token frequency.
         exclude: Token ids to leave out, such as padding or begin-of-sequence.
         skip_first: How many positions at the beginning of each sequence to leave out; the first ones are often
@@ -94,7 +97,7 @@ class Lens:
     def __init__(
         self,
         model: nn.Module,
-        sites: str | Sequence[str] = "resid",
+        sites: Wanted = "resid",
         rank: int = 16,
         every: Schedule = 100,
         run: str | Path | Run = "runs/lens",
@@ -103,6 +106,7 @@ class Lens:
         proxy: str | Fit = DEFAULT,
         measures: Sequence[str] = (),
         objective: Objective | None = None,
+        targets: Targets | None = None,
         counts: Any = None,
         exclude: Iterable[int] = (),
         skip_first: int = 0,
@@ -124,6 +128,7 @@ class Lens:
         check_settings(proxy, measures, objective, alarms, loss_scale)
         check_threshold(massive, "massive")
         self.model = model
+        self.targets = checked_targets(model, targets)
         self.sites = find_sites(model, sites)
         self._updates = UpdateCapture(find_matrices(model, updates) if updates else [], loss_scale)
         self._watched = [*self.sites, *self._updates.sites]
@@ -143,11 +148,7 @@ class Lens:
         self.moments_every = moments_every
         self.predict = predict
         self.loss_scale = loss_scale
-        self.log_sites = {site.name for site in find_sites(model, log_sites)} if log_sites else set()
-        if not self.log_sites <= {site.name for site in self.sites}:
-            raise InputError(
-                f"log_sites must be among the sites that are measured, but {log_sites!r} is not; add it to sites"
-            )
+        self.log_sites = logged(self.sites, log_sites)
         self.alarms = tuple(alarms)
         self.scalars: dict[str, float] = {}
         self.seed = seed
@@ -189,6 +190,7 @@ class Lens:
             **({"measures": list(self.measures)} if self.measures else {}),
             **({"predict": True} if self.predict else {}),
             "objective": self.objective,
+            **({"targets": named_targets(self.targets)} if self.targets else {}),
             "exclude": list(self.exclude),
             "skip_first": self.skip_first,
             "massive": self.massive,
@@ -323,9 +325,8 @@ class Lens:
         # A due step is measured; the proxy is fitted to the step before; the first step shows whether sites have
         # gradients at all.
         if self.due() or is_due(self.every, self.current + 1) or self._is_first_step:
-            self._capture = Capture(
-                self.model, self._watched, self.exclude, self.objective, room, self.loss_scale, self.skip_first
-            ).__enter__()
+            told = (self.exclude, self.objective, room, self.loss_scale, self.skip_first, self.targets)
+            self._capture = Capture(self.model, self._watched, *told).__enter__()
         if self.due():
             self._updates.__enter__()
         if self.moments_every is not None and self.current % self.moments_every == 0:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tangentlens.capture.batch import OBJECTIVES
+from tangentlens.capture.names import meant
+from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
 from tangentlens.geometry.measures import MEASURES
 from tangentlens.lens.alarms import Alarm
@@ -52,6 +54,19 @@ def claim(run: Run, name: str, settings: Mapping[str, Any], begins: bool) -> Non
                 "delete this one, or pass step= and tokens_seen= to continue from a checkpoint"
             )
     run.describe("lenses", {name: settings})
+
+
+def logged(sites: Sequence[Site], wanted: str | Sequence[str]) -> set[str]:
+    """Return the names of the sites whose own values are logged, or raise if one is not measured."""
+    names, chosen = [site.name for site in sites], set()
+    for pattern in [wanted] if isinstance(wanted, str) else wanted:
+        found = meant(pattern, names, names)
+        if not found:
+            raise InputError(
+                f"log_sites must be among the sites that are measured, but {pattern!r} is not; add it to sites"
+            )
+        chosen |= set(found)
+    return chosen
 
 
 def token_ids(exclude: Any) -> tuple[int, ...]:
