@@ -68,6 +68,7 @@ def train(folder, callbacks=(), model=None, resume=None, **arguments):
 def test_the_numbers_are_those_of_the_plain_loop(arguments, plain_run, tmp_path):
     train(tmp_path, [LensCallback(run=tmp_path / "run", **SETTINGS)], **arguments)
     assert_same_numbers(plain_run, tmp_path / "run")
+    assert_same_numbers(plain_run, tmp_path / "run", metrics=["loss"])
 
 
 def test_gradients_are_those_before_clipping(tmp_path):

@@ -25,6 +25,7 @@ from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.alarms import Alarm, ring
 from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step
+from tangentlens.lens.losses import Losses
 from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
 from tangentlens.lens.memory import Memory
 from tangentlens.lens.passes import Passes
@@ -153,6 +154,7 @@ class Lens:
         self.seed = seed
         self.current = step
         self._passes = Passes(model, int(tokens_seen))
+        self._losses = Losses(model, loss_scale)
         self._run: Run | None = None
         if is_first():
             self._run = run if isinstance(run, Run) else create_run(run, {})
@@ -238,7 +240,9 @@ class Lens:
         """End a training step. If the step is due, it is measured and written.
 
         Args:
-            loss: The loss of the step, to be written with the rest.
+            loss: The loss of the step, in nats per predicted token. If several batches make a step, pass the mean of
+                their losses, before they are divided for accumulation. Without it, the mean of the losses that the
+                model returned is written, if it returned any.
         """
         self._check_open("step")
         # On a due step, a missing backward pass is an error.
@@ -328,12 +332,13 @@ class Lens:
             ).__enter__()
         if self.due():
             self._updates.__enter__()
+            self._losses.__enter__()
         if self.moments_every is not None and self.current % self.moments_every == 0:
             self._stream.__enter__()
 
     def _disarm(self) -> None:
         """Remove the hooks of the current step."""
-        for watching in (self._capture, self._stream, self._updates):
+        for watching in (self._capture, self._stream, self._updates, self._losses):
             if watching is not None:
                 watching.__exit__(None, None, None)
         self._capture = None
@@ -345,7 +350,7 @@ class Lens:
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
         """Measure a due step and write it; return the sites that could not be measured, with the reason."""
         about, device = self._about(), device_of(self.model)
-        loss = mean_of_all_ranks(None if loss is None else float(loss), device)
+        loss = mean_of_all_ranks(self._losses.mean() if loss is None else float(loss), device)
         records = [] if loss is None else [replace(about, quantity=LOSS, metric=LOSS, value=loss)]
         fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
         fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive, measures=self.measures)
