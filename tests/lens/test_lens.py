@@ -150,16 +150,6 @@ def test_a_step_without_backward_is_an_error(tmp_path):
             lens.step()
 
 
-def test_going_on_from_a_checkpoint_replaces_the_steps_it_measures_again(tmp_path):
-    for step in (0, 1):
-        model = tiny_model()
-        with Lens(model, rank=4, every=1, run=tmp_path / "run", step=step) as lens:
-            train(model, steps=3 - step, lens=lens)
-    records = open_run(tmp_path / "run").records
-    assert records["step"].unique().sort().to_list() == [0, 1, 2]
-    assert not records.select(KEY).is_duplicated().any()
-
-
 def test_a_second_training_from_step_0_is_not_mixed_into_the_first(tmp_path):
     model = tiny_model()
     with Lens(model, rank=4, every=1, run=tmp_path / "run") as lens:

@@ -31,6 +31,7 @@ from tangentlens.lens.memory import Memory
 from tangentlens.lens.passes import Passes
 from tangentlens.lens.probe import Probe
 from tangentlens.lens.records import write_step
+from tangentlens.lens.resume import resume
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
 from tangentlens.lens.settings import check_settings, claim, token_ids
 from tangentlens.lens.updates import update_records
@@ -85,7 +86,8 @@ class Lens:
             lasts.
         seed: Seed of the proxy's fit.
         step: The number of the first step, if training continues from a checkpoint.
-        tokens_seen: The number of tokens that the model had been trained on before.
+        tokens_seen: The number of tokens that the model had been trained on before; by default what the run says of
+            the last step before `step`. Steps of the run from `step` on are moved to its folder `abandoned`.
 
     Attributes:
         scalars: The main numbers of the last due step, for a tracker.
@@ -118,10 +120,10 @@ class Lens:
         alarms: Sequence[Alarm] = (),
         seed: int = 0,
         step: int = 0,
-        tokens_seen: int = 0,
+        tokens_seen: int | None = None,
     ) -> None:
         check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
-        check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed, skip_first=skip_first)
+        check_whole(0, step=step, tokens_seen=tokens_seen or 0, seed=seed, skip_first=skip_first)
         check_settings(proxy, measures, objective, alarms, loss_scale)
         check_threshold(massive, "massive")
         self.model = model
@@ -153,7 +155,7 @@ class Lens:
         self.scalars: dict[str, float] = {}
         self.seed = seed
         self.current = step
-        self._passes = Passes(model, int(tokens_seen))
+        self._passes = Passes(model, 0 if step == 0 and tokens_seen is None else tokens_seen)
         self._losses = Losses(model, loss_scale)
         self._run: Run | None = None
         if is_first():
@@ -205,6 +207,8 @@ class Lens:
         """Open the lens and return it; `with` does the same. A lens need not be closed before the program ends."""
         if self._passes.are_watched:
             raise InputError("a lens must be opened once at a time, but this one is open; make another")
+        if self._run is not None:
+            resume(self._run, self._passes, self.name, self.current)
         # This may raise, and then no hook must be left on the model.
         self._arm()
         self._passes.watch()
@@ -244,7 +248,7 @@ class Lens:
                 their losses, before they are divided for accumulation. Without it, the mean of the losses that the
                 model returned is written, if it returned any.
         """
-        self._check_open("step")
+        self._passes.check_watched("step")
         # On a due step, a missing backward pass is an error.
         if not self._passes.came() and not self.due():
             warn_of_no_pass()
@@ -266,21 +270,13 @@ class Lens:
             self.current += 1
             self._arm()
 
-    def _check_open(self, name: str) -> None:
-        """Raise if the method `name` is called outside of the `with` block."""
-        if not self._passes.are_watched:
-            raise InputError(
-                f"lens.{name}() must be called inside `with Lens(...) as lens:` or after `lens.start()`, but is not; "
-                "open the lens first"
-            )
-
     def skip(self, reason: str) -> None:
         """End a step that did not train. If the step was due, a record says that it was not measured.
 
         Args:
             reason: Why it did not train, for the record.
         """
-        self._check_open("skip")
+        self._passes.check_watched("skip")
         due = self.due()
         self._disarm()
         if due:

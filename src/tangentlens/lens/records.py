@@ -18,6 +18,7 @@ from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.spectrum.anisotropy import anisotropy
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.measures import SiteMeasures
+from tangentlens.lens.resume import part_name
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run
 from tangentlens.runs.vocabulary import ACTIVATION, GRADIENT, PROXY, UNCENTRED, WITHOUT_MASSIVE
@@ -33,7 +34,7 @@ def write_step(run: Run, about: Record, records: Sequence[Record], measured: Map
         records: The records.
         measured: What was measured at each site.
     """
-    part = f"{about.model}-step-{about.step:08d}"
+    part = part_name(about.model, about.step)
     bases = {
         f"{site}/{name}": subspace.basis.float().cpu()
         for site, of_site in measured.items()
