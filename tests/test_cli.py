@@ -91,6 +91,10 @@ def test_a_command_that_fails_before_it_measures_leaves_no_folder(tmp_path):
     fails(1, "profile", tmp_path / "none", "--out", out, says="there is no directory")
     fails(1, "test", tmp_path / "none", "--out", out, says="there is no directory")
     fails(1, "visibility", tmp_path / "none", "--out", out, says="there is no directory")
+    model = save_tiny(tmp_path / "tiny")
+    for command in ("audit", "test"):
+        arguments = ["--rank", 17, "--tokens", 256, "--length", 16, "--out", out]
+        fails(1, command, model, *arguments, says="half the width of every site, but is 17, and resid")
     arguments = ["--scale", "smoke", "--models", tmp_path / "none"]
     fails(1, "study", "finished-models", *arguments, "--out", out, says="there is no directory")
     assert not (tmp_path / "new").exists()

@@ -33,7 +33,7 @@ from tangentlens.lens.probe import Probe
 from tangentlens.lens.records import write_step
 from tangentlens.lens.resume import resume
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
-from tangentlens.lens.settings import check_settings, claim, token_ids
+from tangentlens.lens.settings import check_rank, check_settings, claim, token_ids
 from tangentlens.lens.updates import update_records
 from tangentlens.lens.warned import warn_of_no_gradient, warn_of_no_pass, warn_of_troubles
 from tangentlens.proxies import DEFAULT, Fit, named_proxy
@@ -255,6 +255,8 @@ class Lens:
         capture, step = self._capture, self.current
         self._disarm()
         try:
+            if capture is not None and self._is_first_step:
+                check_rank(self.rank, capture.widths(self.sites))
             if capture is not None and self.due():
                 # The mixed precision of the training must not apply to what is measured.
                 with torch.autocast(device_of(self.model).type, enabled=False), torch.no_grad():
@@ -375,7 +377,7 @@ class Lens:
         self._stream.forget()
         # A block that was dropped at random keeps the rows of an earlier step.
         self._memory.fit_on = self._memory.fit_on | fit_next if fit_next else {}
-        self._memory.subspaces = {name: dict(site.test.subspaces) for name, site in outcome.measured.items()}
+        self._memory.subspaces = {name: dict(site.subspaces) for name, site in outcome.measured.items()}
         for name, site in outcome.predictions.items():
             self._memory.subspaces[name][GRADIENTS_THEN] = site.leading
 

@@ -38,7 +38,7 @@ def write_step(run: Run, about: Record, records: Sequence[Record], measured: Map
     bases = {
         f"{site}/{name}": subspace.basis.float().cpu()
         for site, of_site in measured.items()
-        for name, subspace in of_site.test.subspaces.items()
+        for name, subspace in of_site.subspaces.items()
     }
     if bases:
         run.save_tensors(part, bases)
@@ -71,9 +71,13 @@ def _records(about: Record, site: SiteMeasures, token_name: Callable[[int], str]
             detail = site.massive.told(token_name) if measure.name == "massive_rows" else ""
             yield replace(here, metric=measure.name, value=estimate, detail=detail)
     gradient = replace(about, quantity=GRADIENT, n=site.n)
-    yield replace(gradient, metric="anisotropy", variant=UNCENTRED, value=site.gradient_anisotropy)
+    if site.gradient_anisotropy is not None:
+        yield replace(gradient, metric="anisotropy", variant=UNCENTRED, value=site.gradient_anisotropy)
     yield replace(gradient, metric="rms_norm", value=site.gradient_rms)
-    yield from share_records(about, site.test)
+    if isinstance(site.test, TangentTest):
+        yield from share_records(about, site.test)
+    else:
+        yield replace(about, quantity=GRADIENT).unmeasured(f"no shares: {site.test}")
 
 
 def mean_records(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Record]:
@@ -88,9 +92,11 @@ def mean_records(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Recor
 
 
 def _means(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Record]:
-    """Yield means over sites, if all have the same width and were tested on the same sequences."""
+    """Yield means over sites, if all have the same width; of shares, if all were tested on the same sequences."""
+    tests = [site.test for site in sites if isinstance(site.test, TangentTest)]
     # A site may lack frequency bins, as the last one of an encoder does, but not groups of sequences.
-    if len({(site.test.dim, len(shares)) for site in sites for shares in site.test.shares.values()}) > 1:
+    groups = {len(shares) for test in tests for shares in test.shares.values()}
+    if len({site.dim for site in sites}) > 1 or len(groups) > 1:
         return
     for measure in MEASURES:
         replicates = [_replicates(site, measure.key) for site in sites]
@@ -99,7 +105,8 @@ def _means(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Record]:
             mean = share_jackknife(torch.stack(known).mean(dim=0))
             here = replace(about, quantity=ACTIVATION, variant=measure.variant, n=min(site.n for site in sites))
             yield here.estimate(measure.name, mean)
-    yield from share_records(about, average([site.test for site in sites]))
+    if len(tests) == len(sites):
+        yield from share_records(about, average(tests))
 
 
 def _replicates(site: SiteMeasures, key: str) -> Tensor | None:
