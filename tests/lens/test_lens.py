@@ -97,6 +97,12 @@ def test_records_say_what_was_measured_where_and_over_what(tmp_path):
     assert set(shares["variant"]) == {"semi_nmf", *WATCHED}
     assert set(shares["order"]) == {1.0, 2.0}
     assert {"all", "input.0", "input.3", "target.0", "target.3"} <= set(shares["freq_bin"])
+    for metric in ("rms_norm", "anisotropy"):
+        binned = records.filter(pl.col("freq_bin") != "all", quantity="gradient", metric=metric, site="resid.1", step=0)
+        assert set(binned["freq_bin"]) == set(shares["freq_bin"]) - {"all"}
+        assert binned["ci_over"].to_list() == ["sequences"] * binned.height
+        assert (binned["ci_low"] <= binned["value"]).all()
+        assert binned["n"].sum() < 2 * 4 * 12, "the sequences that test the proxy"
     with_interval = records.filter(pl.col("ci_low").is_not_null())
     assert with_interval["ci_over"].is_not_null().all()
     assert set(with_interval.filter(metric="intrinsic_dimension")["ci_over"]) == {"tokens", "types"}
@@ -661,6 +667,23 @@ def test_a_second_backward_pass_would_count_rows_twice_in_a_window(tmp_path):
         loss.backward(retain_graph=True)
         with pytest.raises(InputError, match="must be back-propagated once if moments are streamed"):
             loss.backward()
+
+
+def test_lengths_of_gradients_by_bin_are_those_of_their_tokens(tmp_path):
+    model, counts = tiny_model(), torch.arange(64)
+    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run", counts=counts) as lens:
+        train(model, steps=1, lens=lens)
+        with Capture(model, find_sites(model, "resid.1"), objective="causal") as seen:
+            train(model, steps=1, lens=lens, batches=lambda _: tiny_batch(1))
+    rows, bins = seen.rows(seen.sites[0]), FrequencyBins.of(counts)
+    for kind, ids in (("input", rows.tokens), ("target", rows.targets)):
+        for number in range(4):
+            there = rows.gradients[(bins.assign(ids) == number) & rows.gradients.abs().amax(dim=1).gt(0)]
+            record = lens.run.records.filter(
+                step=1, site="resid.1", quantity="gradient", metric="rms_norm", freq_bin=f"{kind}.{number}"
+            ).row(0, named=True)
+            assert record["value"] == pytest.approx(float(there.square().sum(dim=1).mean().sqrt()), rel=1e-5)
+            assert record["n"] == len(there)
 
 
 def test_a_site_that_lacks_frequency_bins_is_in_the_mean_over_sites(tmp_path):

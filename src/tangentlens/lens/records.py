@@ -137,6 +137,8 @@ def share_records(about: Record, test: TangentTest, quantity: str = GRADIENT) ->
         here = replace(about, n=test.n_tokens[freq_bin], freq_bin=freq_bin, rank=None)
         yield replace(here, metric="effective_tokens", value=test.effective_tokens[freq_bin])
         yield replace(here, metric="effective_sequences", value=test.effective_sequences[freq_bin])
+    if quantity == GRADIENT:
+        yield from _bin_records(replace(about, rank=None), test)
     for order, held in test.held_by_top.items():
         here = replace(about, n=test.n_tokens["all"], variant=test.proxy, order=order)
         yield replace(here, metric="held_by_top", value=held, detail=PROXY)
@@ -145,6 +147,14 @@ def share_records(about: Record, test: TangentTest, quantity: str = GRADIENT) ->
         if ratio is not None:
             here = replace(about, variant=variant, order=order, freq_bin=kind)
             yield here.estimate("frequency_log_ratio", ratio, detail=detail(variant))
+
+
+def _bin_records(about: Record, test: TangentTest) -> Iterator[Record]:
+    """Yield how long the gradients of each frequency bin are, and how much they point the same way."""
+    for freq_bin in test.rms:
+        here = replace(about, freq_bin=freq_bin, n=test.n_tokens[freq_bin])
+        yield here.estimate("rms_norm", test.rms_of_bin(freq_bin))
+        yield here.estimate("anisotropy", test.anisotropy_of_bin(freq_bin), variant=UNCENTRED)
 
 
 def window_records(
