@@ -446,7 +446,7 @@ def test_records_are_what_the_measures_give_on_the_captured_rows(step, tmp_path)
     assert shares["ci_over"].to_list() == expected["ci_over"].to_list()
 
     def value(metric, **about):
-        return records.filter(metric=metric, **about)["value"].item()
+        return records.filter(metric=metric, freq_bin="all", **about)["value"].item()
 
     assert value("anisotropy", quantity="gradient") == pytest.approx(anisotropy(rows.gradients, center=False))
     assert value("anisotropy", quantity="activation") == pytest.approx(anisotropy(rows.activations))
