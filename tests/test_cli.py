@@ -86,6 +86,20 @@ def test_bad_input_is_one_line_and_a_code(tmp_path, run):
     assert not (tmp_path / "x").exists()
 
 
+def test_a_command_that_fails_before_it_measures_leaves_no_folder(tmp_path):
+    out = tmp_path / "new" / "x"
+    fails(1, "profile", tmp_path / "none", "--out", out, says="there is no directory")
+    fails(1, "test", tmp_path / "none", "--out", out, says="there is no directory")
+    fails(1, "visibility", tmp_path / "none", "--out", out, says="there is no directory")
+    model = save_tiny(tmp_path / "tiny")
+    for command in ("audit", "test"):
+        arguments = ["--rank", 17, "--tokens", 256, "--length", 16, "--out", out]
+        fails(1, command, model, *arguments, says="half the width of every site, but is 17, and resid")
+    arguments = ["--scale", "smoke", "--models", tmp_path / "none"]
+    fails(1, "study", "finished-models", *arguments, "--out", out, says="there is no directory")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_truncated_part_is_one_line_and_nothing_is_lost(tmp_path, run):
     copy = tmp_path / "copy"
     subprocess.run(["cp", "-r", run.path, copy], check=True)

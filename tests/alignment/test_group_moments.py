@@ -154,3 +154,36 @@ def test_bins_of_different_size_do_not_differ_at_order_2():
 @pytest.mark.calibration
 def test_bins_of_different_size_differ_in_5_percent():
     assert false_contrasts(400) <= 36
+
+
+@pytest.mark.parametrize("scale", [1e-12, 1.0, 1e12])
+def test_lengths_and_anisotropy_are_those_of_the_rows_with_and_without_each_group(scale, generator):
+    rows = torch.randn(300, 100, generator=generator, dtype=torch.float64) * torch.arange(1, 101) ** -0.5 * scale
+    groups = torch.arange(300) * 5 // 300
+    moments = GroupMoments.of(rows, groups, 5)
+    kept = [rows, *(rows[groups != group] for group in range(5))]
+    lengths = torch.stack([one.square().sum(dim=1).mean().sqrt() for one in kept])
+    torch.testing.assert_close(moments.rms(), lengths, rtol=1e-12, atol=0)
+    spectra = torch.stack([torch.linalg.svdvals(one).square() for one in kept])
+    torch.testing.assert_close(moments.anisotropy(), spectra[:, 0] / spectra.sum(dim=1), rtol=1e-3, atol=0)
+    assert float(moments.anisotropy()[0]) == pytest.approx(float(spectra[0, 0] / spectra[0].sum()), rel=1e-9)
+
+
+def test_an_interval_of_lengths_in_a_bin_covers_the_truth():
+    """Target 0 has gradients of length 3, target 1 of length 1, times noise that is common to a sequence."""
+    covered, make = 0, torch.Generator().manual_seed(0)
+    for _ in range(40):
+        noise = (0.5 * torch.randn(32, 1, generator=make, dtype=torch.float64)).exp().expand(-1, 8).flatten()
+        targets = torch.randint(2, (256,), generator=make)
+        rows = torch.nn.functional.normalize(torch.randn(256, 12, generator=make, dtype=torch.float64), dim=1)
+        grads = rows * (noise * (3 - 2 * targets))[:, None]
+        bins = FrequencyBins.of([60, 40], n_bins=2)
+        settings = {"rank": 2, "controls": [], "orders": [1.0], "bins": bins, "fit_on": rows}
+        test = tangent_test(rows, grads, torch.arange(256) // 8, targets=targets, **settings)
+        for freq_bin, length in (("target.1", 3), ("target.0", 1)):
+            found = test.rms_of_bin(freq_bin)
+            covered += found.ci_low <= length * math.exp(0.25) <= found.ci_high
+        assert float(test.anisotropy["target.0"][0]) == pytest.approx(
+            float(torch.linalg.matrix_norm(grads[targets == 1], 2) ** 2 / grads[targets == 1].square().sum())
+        )
+    assert covered >= 70

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tangentlens.geometry.leading import leading_directions, leading_vectors
+from tangentlens.geometry.leading import krylov_basis, leading_directions, leading_vectors
 
 
 @pytest.mark.parametrize(
@@ -60,3 +60,15 @@ def test_leading_directions_of_low_rank_rows_hold_all_of_them():
     rows = torch.randn(500, 3, generator=make) @ torch.randn(3, 400, generator=make)
     directions, along = leading_directions(rows, 8)
     torch.testing.assert_close(along @ directions.T, rows, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    "spectrum", [torch.arange(1, 601) ** -1.0, torch.ones(600), torch.eye(600)[0], torch.arange(600.0)]
+)
+def test_a_small_basis_holds_the_largest_eigenvalue(spectrum, generator):
+    axes = torch.linalg.qr(torch.randn(600, 600, generator=generator, dtype=torch.float64)).Q
+    matrix = axes * spectrum.double() @ axes.T
+    basis = krylov_basis(matrix)
+    torch.testing.assert_close(basis.T @ basis, torch.eye(64, dtype=torch.float64))
+    largest = torch.linalg.eigvalsh(basis.T @ matrix @ basis)[-1]
+    assert float(largest) == pytest.approx(float(spectrum.double().max()), rel=1e-3)

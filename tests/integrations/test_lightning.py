@@ -98,6 +98,14 @@ def test_training_is_bit_for_bit_the_same_and_the_logger_is_told(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_the_loss_of_a_step_with_fewer_batches_than_the_others_is_their_mean_too(tmp_path):
+    settings = SETTINGS | {"sites": "resid.1", "every": 1}
+    module = train(tmp_path, [LensCallback(run=tmp_path / "run", **settings)], max_steps=2, accumulate_grad_batches=3)
+    losses = open_run(tmp_path / "run").records.filter(metric="loss").sort("step")["value"].to_list()
+    assert losses == pytest.approx([sum(module.losses[:3]) / 3, sum(module.losses[3:]) / 2])
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_probe_gives_the_numbers_of_the_plain_loop_and_goes_on_from_a_checkpoint(tmp_path):
     settings = SETTINGS | {"sites": "resid.1", "updates": (), "counts": None, "probe": {"input_ids": PROBE}}
     plain(tmp_path / "plain", **settings)

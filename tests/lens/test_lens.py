@@ -1,5 +1,6 @@
 import math
 import warnings
+from contextlib import nullcontext
 
 import jaxtyping
 import polars as pl
@@ -96,6 +97,12 @@ def test_records_say_what_was_measured_where_and_over_what(tmp_path):
     assert set(shares["variant"]) == {"semi_nmf", *WATCHED}
     assert set(shares["order"]) == {1.0, 2.0}
     assert {"all", "input.0", "input.3", "target.0", "target.3"} <= set(shares["freq_bin"])
+    for metric in ("rms_norm", "anisotropy"):
+        binned = records.filter(pl.col("freq_bin") != "all", quantity="gradient", metric=metric, site="resid.1", step=0)
+        assert set(binned["freq_bin"]) == set(shares["freq_bin"]) - {"all"}
+        assert binned["ci_over"].to_list() == ["sequences"] * binned.height
+        assert (binned["ci_low"] <= binned["value"]).all()
+        assert binned["n"].sum() < 2 * 4 * 12, "the sequences that test the proxy"
     with_interval = records.filter(pl.col("ci_low").is_not_null())
     assert with_interval["ci_over"].is_not_null().all()
     assert set(with_interval.filter(metric="intrinsic_dimension")["ci_over"]) == {"tokens", "types"}
@@ -148,16 +155,6 @@ def test_a_step_without_backward_is_an_error(tmp_path):
         model(**tiny_batch())
         with pytest.raises(InputError, match=r"resid.0, resid.1, resid.2 must be in the loss, but no gradient came"):
             lens.step()
-
-
-def test_going_on_from_a_checkpoint_replaces_the_steps_it_measures_again(tmp_path):
-    for step in (0, 1):
-        model = tiny_model()
-        with Lens(model, rank=4, every=1, run=tmp_path / "run", step=step) as lens:
-            train(model, steps=3 - step, lens=lens)
-    records = open_run(tmp_path / "run").records
-    assert records["step"].unique().sort().to_list() == [0, 1, 2]
-    assert not records.select(KEY).is_duplicated().any()
 
 
 def test_a_second_training_from_step_0_is_not_mixed_into_the_first(tmp_path):
@@ -222,14 +219,66 @@ def test_settings_of_the_wrong_type_are_errors_too(wrong, says, tmp_path, monkey
         Lens(**{"model": tiny_model(), "run": tmp_path / "run", **wrong})
 
 
-def test_a_rank_too_large_for_the_width_does_not_end_the_training(tmp_path):
+@pytest.mark.parametrize("every", [1, 100], ids=["due", "not due"])
+def test_a_rank_too_large_for_a_site_is_an_error_in_the_first_step(every, tmp_path):
+    model, says = tiny_model(), "at most half the width of every site, but is 17, and resid.1 is 32 wide; choose a rank"
+    # The first step shows it, whether it is due or not.
+    with Lens(model, "resid.1", rank=17, every=[every], run=tmp_path / "run") as lens:
+        model(**tiny_batch()).loss.backward()
+        with pytest.raises(InputError, match=says):
+            lens.step()
+
+
+def test_one_sequence_a_batch_leaves_out_shares_and_nothing_else(tmp_path):
     model = tiny_model()
+    alarms = [Alarm("anisotropy", above=0.0), Alarm("tangent_share", above=0.0)]
     with (
-        Lens(model, rank=17, every=1, run=tmp_path / "run") as lens,
-        pytest.warns(UserWarning, match="rank must be between 1 and 16 at width 32") as warned,
+        pytest.warns(UserWarning, match="no shares: |anisotropy is") as warned,
+        Lens(model, rank=4, every=1, run=tmp_path / "run", alarms=alarms, predict=True, moments_every=1) as lens,
     ):
-        train(model, steps=1, lens=lens)
-    assert len(warned) == 1, "one warning a step, whatever the number of sites"
+        train(model, steps=3, lens=lens, batches=lambda step: tiny_batch(step, batch=1))
+    told = [str(one.message) for one in warned if "no shares" in str(one.message)]
+    assert told == [
+        "step 0 was not measured at resid.0, resid.1, resid.2: no shares: at least 4 sequences are needed, 2 to fit "
+        "and 2 to test, but 1 came; pass more"
+    ]
+    records = lens.run.records
+    assert records.filter(metric="unmeasured").select("step", "site", "quantity").rows() == [
+        (step, f"resid.{site}", "gradient") for step in range(3) for site in range(3)
+    ]
+    found = set(records.filter(site="resid.1").select("step", "quantity", "metric").rows())
+    wanted = [("activation", "anisotropy"), ("activation", "intrinsic_dimension"), ("activation", "massive_rows")]
+    wanted += [("gradient", "anisotropy"), ("gradient", "rms_norm")]
+    assert {(step, *one) for step in range(3) for one in wanted} <= found
+    assert not {"share", "token_share"} & set(records["metric"])
+    row = records.filter(step=1, site="resid.1", quantity="activation", metric="anisotropy").row(0, named=True)
+    assert 0 < row["value"] < 1
+    assert row["ci_low"] is None
+    assert set(lens.scalars) >= {"anisotropy", "intrinsic_dimension", "gradient_norm", "alarm/anisotropy"}
+    assert "tangent_share" not in lens.scalars
+    assert (lens.scalars["alarm/anisotropy"], lens.scalars["alarm/tangent_share"]) == (1, 0)
+
+
+def test_shares_come_back_with_the_sequences(tmp_path):
+    model, alarms = tiny_model(), [Alarm("tangent_share", above=0.0)]
+    sizes = iter((8, 1, 8))
+    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run", alarms=alarms) as lens:
+        for says in ("tangent_share is", "no shares: ", None):
+            with nullcontext() if says is None else pytest.warns(UserWarning, match=says):
+                train(model, steps=1, lens=lens, batches=lambda step: tiny_batch(step, batch=next(sizes)))
+            assert lens.scalars["alarm/tangent_share"] == 1, "no measurement is no all-clear"
+    assert sorted(lens.run.records.filter(metric="share")["step"].unique()) == [0, 2]
+
+
+def test_a_site_that_was_frozen_after_steps_without_shares_does_not_end_the_training(tmp_path):
+    model = tiny_model()
+    with Lens(model, ["resid.0", "resid.2"], rank=4, every=1, run=tmp_path / "run") as lens:
+        with pytest.warns(UserWarning, match=r"resid.0, resid.2: no shares: "):
+            train(model, steps=1, lens=lens, batches=lambda step: tiny_batch(step, batch=1))
+        model.model.embed_tokens.requires_grad_(False)
+        train(model, steps=1, lens=lens, batches=lambda step: tiny_batch(step, batch=1))
+    reasons = lens.run.records.filter(metric="unmeasured", step=1).sort("site")["detail"].to_list()
+    assert [reason[:20] for reason in reasons] == ["no gradient came thr", "no shares: an interv"]
 
 
 def test_forgetting_to_step_is_noticed(tmp_path):
@@ -397,7 +446,7 @@ def test_records_are_what_the_measures_give_on_the_captured_rows(step, tmp_path)
     assert shares["ci_over"].to_list() == expected["ci_over"].to_list()
 
     def value(metric, **about):
-        return records.filter(metric=metric, **about)["value"].item()
+        return records.filter(metric=metric, freq_bin="all", **about)["value"].item()
 
     assert value("anisotropy", quantity="gradient") == pytest.approx(anisotropy(rows.gradients, center=False))
     assert value("anisotropy", quantity="activation") == pytest.approx(anisotropy(rows.activations))
@@ -618,6 +667,23 @@ def test_a_second_backward_pass_would_count_rows_twice_in_a_window(tmp_path):
         loss.backward(retain_graph=True)
         with pytest.raises(InputError, match="must be back-propagated once if moments are streamed"):
             loss.backward()
+
+
+def test_lengths_of_gradients_by_bin_are_those_of_their_tokens(tmp_path):
+    model, counts = tiny_model(), torch.arange(64)
+    with Lens(model, "resid.1", rank=4, every=1, run=tmp_path / "run", counts=counts) as lens:
+        train(model, steps=1, lens=lens)
+        with Capture(model, find_sites(model, "resid.1"), objective="causal") as seen:
+            train(model, steps=1, lens=lens, batches=lambda _: tiny_batch(1))
+    rows, bins = seen.rows(seen.sites[0]), FrequencyBins.of(counts)
+    for kind, ids in (("input", rows.tokens), ("target", rows.targets)):
+        for number in range(4):
+            there = rows.gradients[(bins.assign(ids) == number) & rows.gradients.abs().amax(dim=1).gt(0)]
+            record = lens.run.records.filter(
+                step=1, site="resid.1", quantity="gradient", metric="rms_norm", freq_bin=f"{kind}.{number}"
+            ).row(0, named=True)
+            assert record["value"] == pytest.approx(float(there.square().sum(dim=1).mean().sqrt()), rel=1e-5)
+            assert record["n"] == len(there)
 
 
 def test_a_site_that_lacks_frequency_bins_is_in_the_mean_over_sites(tmp_path):

@@ -35,6 +35,7 @@ def test_accelerate_with_accumulation(plain_run, tmp_path):
     lens.__exit__(None, None, None)
     assert_same_weights(*found)
     assert_same_numbers(plain_run, tmp_path / "run")
+    assert_same_numbers(plain_run, tmp_path / "run", metrics=["loss"])
 
 
 def half_step(model, optimizer, scaler, part):

@@ -194,7 +194,7 @@ def test_a_state_without_rows_begins_anew_and_one_of_another_probe_is_refused(tm
     with pytest.raises(InputError, match=r"the state must be of the same probe, but has 144 rows at resid.1, where"):
         Lens(model, run=tmp_path / "b", probe=PROBE[:6], **settings).load_state_dict(state)
     Lens(model, run=tmp_path / "c", **settings).load_state_dict(state)
-    again = Lens(model, run=tmp_path / "d", probe=PROBE, step=1, **settings)
+    again = Lens(model, run=tmp_path / "d", probe=PROBE, step=1, tokens_seen=144, **settings)
     with again:
         train(model, again, steps=2)
     assert set(moved(tmp_path / "d")["step"]) == {2}

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.alignment.share import check_gradients, moment_shares, spectral_power
-from tangentlens.geometry.leading import leading_vectors
+from tangentlens.geometry.leading import krylov_basis, leading_vectors
 from tangentlens.geometry.rows import gram, unit_scale
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.statistics.influence import held_by_top
@@ -29,6 +29,7 @@ class GroupMoments:
     Attributes:
         rows: The gradients of each group, divided by the root of the energy of all groups.
         parts: The sum of gg' over them, for each group.
+        scale: That root.
 
     >>> rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
     >>> moments = GroupMoments.of(rows, torch.tensor([0, 1, 2]), n_groups=3)
@@ -38,6 +39,7 @@ class GroupMoments:
 
     rows: Sequence[Float[Tensor, "_ d"]]
     parts: Float[Tensor, "g d d"]
+    scale: float
 
     @classmethod
     def of(cls, rows: Float[Tensor, "n d"], groups: Int[Tensor, "n"], n_groups: int) -> GroupMoments:
@@ -49,13 +51,15 @@ class GroupMoments:
             n_groups: Number of groups.
         """
         # At unit scale, squares of very small or large moments neither vanish nor overflow.
-        unit = rows / unit_scale(rows)
-        unit = unit / float(unit.double().norm() or 1.0)
+        scale = unit_scale(rows)
+        unit = rows / scale
+        norm = float(unit.double().norm() or 1.0)
+        unit = unit / norm
         ordered = unit[groups.argsort(stable=True)].split(groups.bincount(minlength=n_groups).tolist())
         parts = unit.new_empty(n_groups, rows.shape[1], rows.shape[1], dtype=torch.float64)
         for part, of_group in zip(parts, ordered, strict=True):
             part.copy_(gram(of_group))
-        return cls(ordered, parts)
+        return cls(ordered, parts, scale * norm)
 
     @cached_property
     def energy(self) -> Float[Tensor, "g"]:
@@ -86,9 +90,7 @@ class GroupMoments:
         check_gradients(self.total)
         ranks = [q.rank for q in subspaces.values()]
         bases = torch.cat([q.basis for q in subspaces.values()], dim=1).to(self.parts)
-        image = self._image(bases)
-        # Which groups count: all of them, then all but one.
-        kept = torch.ones_like(self.energy) - torch.eye(len(image) + 1, len(image)).roll(1, dims=0).to(image)
+        image, kept = self._image(bases), self._kept
 
         def taken(order: float) -> Float[Tensor, "g_plus_1 subspaces"]:
             if order == 1:
@@ -102,6 +104,28 @@ class GroupMoments:
 
         shares = torch.stack([taken(order) for order in orders], dim=2)
         return dict(zip(subspaces, shares.unbind(dim=1), strict=True))
+
+    @cached_property
+    def _kept(self) -> Float[Tensor, "g_plus_1 g"]:
+        """Which groups count: all of them, then all but one."""
+        g = len(self.parts)
+        return torch.ones_like(self.energy) - torch.eye(g + 1, g).roll(1, dims=0).to(self.energy)
+
+    def rms(self) -> Float[Tensor, "g_plus_1"]:
+        """Return the root mean square length of a gradient: of all groups, then without each of them."""
+        counts = self.energy.new_tensor([len(rows) for rows in self.rows])
+        return (self._kept @ self.energy / (self._kept @ counts)).sqrt() * self.scale
+
+    def anisotropy(self) -> Float[Tensor, "g_plus_1"]:
+        """Return the uncentred anisotropy, lambda_1 / trace: of all groups, then without each of them.
+
+        The leading direction without a group is sought in the same small subspace as with all groups, which is where it
+        is unless the spectrum is flat.
+        """
+        check_gradients(self.total)
+        basis = krylov_basis(self.total)
+        inside = torch.stack([gram(rows @ basis.to(rows)) for rows in self.rows])
+        return torch.linalg.eigvalsh(leave_one_out(inside))[:, -1] / (self._kept @ self.energy)
 
     def _image(self, bases: Float[Tensor, "d c"]) -> Float[Tensor, "g d c"]:
         """Return the product of each group's moment with the bases."""

@@ -66,6 +66,8 @@ class TangentTest:
             bin.
         effective_sequences: The same for sequences, which decides on how reliable an interval is.
         held_by_top: The part of the proxy's number that the top 1% of tokens hold, by order, for all tokens.
+        rms: The root mean square length of a gradient in each frequency bin: of all sequences, then without each group.
+        anisotropy: The uncentred anisotropy of the gradients in each frequency bin, in the same way.
         chances: The distributions of the controls that are known in closed form.
         p_values: The probability that a draw of a control takes at least the proxy's share. For `random` and `normal`
             the draws are subspaces in any direction, and for `permuted` the proxy itself with other axes.
@@ -85,6 +87,8 @@ class TangentTest:
     effective_tokens: Mapping[str, float] = field(default_factory=dict)
     effective_sequences: Mapping[str, float] = field(default_factory=dict)
     held_by_top: Mapping[float, float] = field(default_factory=dict)
+    rms: Mapping[str, Float[Tensor, "g_plus_1"]] = field(default_factory=dict)
+    anisotropy: Mapping[str, Float[Tensor, "g_plus_1"]] = field(default_factory=dict)
     chances: Mapping[Cell, Chance | Permuted] = field(default_factory=dict)
     p_values: Mapping[Cell, float] = field(default_factory=dict)
     subspaces: Mapping[str, Subspace] = field(default_factory=dict)
@@ -123,6 +127,17 @@ class TangentTest:
         """Return ln(token share of the proxy / of the control) with its 95% interval over test sequences."""
         proxy, other = (self.token_shares[TokenCell(variant, freq_bin)] for variant in (self.proxy, control))
         return bootstrap_interval(log_share(proxy) - log_share(other), self.n_sequences[freq_bin])
+
+    def rms_of_bin(self, freq_bin: str) -> Interval:
+        """Return the root mean square length of a gradient in a frequency bin, with its 95% interval over sequences.
+
+        It is over the tokens that the shares are of: those whose gradient is not zero.
+        """
+        return jackknife(self.rms[freq_bin].log(), self.energy[freq_bin]).exp()
+
+    def anisotropy_of_bin(self, freq_bin: str) -> Interval:
+        """Return the uncentred anisotropy of the gradients in a frequency bin, with its 95% interval over sequences."""
+        return share_jackknife(self.anisotropy[freq_bin], self.energy[freq_bin])
 
     @property
     def variants(self) -> list[str]:
@@ -221,6 +236,7 @@ def average(tests: Iterable[TangentTest]) -> TangentTest:
     tests = list(tests)
     cells = [cell for cell in tests[0].shares if all(cell in test.shares for test in tests)]
     shares = {cell: torch.stack([test.shares[cell] for test in tests]).mean(dim=0) for cell in cells}
+    bins = [name for name in tests[0].rms if all(name in test.rms for test in tests)]
     ranks = {test.rank for test in tests}
     rank = ranks.pop() if len(ranks) == 1 else None
     # Every site has the same weight in the mean, whatever the energy of its gradients.
@@ -235,5 +251,7 @@ def average(tests: Iterable[TangentTest]) -> TangentTest:
         n_bins=tests[0].n_bins,
         effective_tokens={name: min(one.effective_tokens[name] for one in tests) for name in energy},
         effective_sequences={name: min(one.effective_sequences[name] for one in tests) for name in energy},
+        rms={name: torch.stack([test.rms[name] for test in tests]).mean(dim=0) for name in bins},
+        anisotropy={name: torch.stack([test.anisotropy[name] for test in tests]).mean(dim=0) for name in bins},
         of=tests[0].of,
     )

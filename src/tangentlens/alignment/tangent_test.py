@@ -272,6 +272,8 @@ class _Tested:
         self.effective_sequences: dict[str, float] = {}
         self.energy: dict[str, Tensor] = {}
         self.held_by_top: dict[float, float] = {}
+        self.rms: dict[str, Tensor] = {}
+        self.anisotropy: dict[str, Tensor] = {}
 
     def add_bin(
         self,
@@ -294,6 +296,8 @@ class _Tested:
         self._add_counts(freq_bin, grads, sequences, moments)
         if int((moments.energy > 0).sum()) < 2:
             return
+        if freq_bin != "all":
+            self.rms[freq_bin], self.anisotropy[freq_bin] = moments.rms(), moments.anisotropy()
         orders = [order for order in self.orders if freq_bin == "all" or order in BINNED_ORDERS]
         near = leading_vectors(moments.total, min(NEAR, self.proxy.dim)) if math.inf in orders else None
         replicates = torch.stack(list(moments.shares(self.subspaces, orders, near).values()), dim=1)
@@ -384,6 +388,8 @@ class _Tested:
             effective_tokens=self.effective_tokens,
             effective_sequences=self.effective_sequences,
             held_by_top=self.held_by_top,
+            rms=self.rms,
+            anisotropy=self.anisotropy,
             chances=self.chances,
             p_values=self.p_values,
             subspaces={name: q for name, q in self.subspaces.items() if name not in self.drawn and name != _ONES},

@@ -111,6 +111,10 @@ class Capture:
         """Return the names of the sites that a forward pass came through, but no gradient."""
         return [site.name for site in self.sites if self.ran(site) and not self._with_gradient(site)]
 
+    def widths(self, sites: Sequence[Site]) -> dict[str, int]:
+        """Return the width of each of the sites that a forward pass with gradients came through, by name."""
+        return {site.name: pieces[0].activations.shape[1] for site in sites if (pieces := self._pieces[site.name])}
+
     def activations(self) -> dict[str, Float[Tensor, "n d"]]:
         """Return the activations of each site that a gradient came through, by name of the site."""
         by_site = {site: self._with_gradient(site) for site in self.sites}

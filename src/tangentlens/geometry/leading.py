@@ -9,6 +9,8 @@ from torch import Tensor
 _SPARE, _BESIDE_START, _STEPS, _TOLERANCE = 16, 4, 30, 1e-8
 # How many leading eigenvectors of a matrix to use as a start for matrices that are nearly equal to it.
 NEAR = 8
+# The columns of a block of `krylov_basis`, and the number of blocks.
+_COLUMNS, _BLOCKS = 2, 32
 # How often `leading_directions` multiplies its block by X^T X.
 _PASSES = 2
 
@@ -62,6 +64,33 @@ def _are_leading(matrix: Float[Tensor, "d d"], vectors: Float[Tensor, "d c"], va
     shifted.diagonal().add_(values[-1] + 10 * _TOLERANCE * values[0])
     # A matrix has a Cholesky factor if and only if it is positive definite.
     return int(torch.linalg.cholesky_ex(shifted).info) == 0
+
+
+def krylov_basis(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d c"]:
+    """Return an orthonormal basis in which a matrix has nearly the same largest eigenvalue.
+
+    The basis spans the products of a random block with the first powers of the matrix. The largest eigenvalue within it
+    is right to three digits even where the spectrum is flat, in which case `leading_vectors` computes all eigenvectors.
+
+    Args:
+        matrix: A symmetric positive semi-definite matrix `(d, d)`.
+
+    >>> basis = krylov_basis(torch.diag(torch.tensor([1.0, 9.0, 4.0])))
+    >>> round(float(torch.linalg.eigvalsh(basis.T @ torch.diag(torch.tensor([1.0, 9.0, 4.0])) @ basis)[-1]), 5)
+    9.0
+    """
+    if len(matrix) <= _COLUMNS * _BLOCKS:
+        return torch.eye(len(matrix)).to(matrix)
+    make = torch.Generator().manual_seed(0)
+    block = torch.linalg.qr(torch.randn(len(matrix), _COLUMNS, generator=make, dtype=torch.float64).to(matrix)).Q
+    basis = block
+    for _ in range(_BLOCKS - 1):
+        block = matrix @ block
+        # Once is not enough: rounding leaves a part of the basis, which the division by a small norm enlarges.
+        for _ in range(2):
+            block = torch.linalg.qr(block - basis @ (basis.T @ block)).Q
+        basis = torch.cat([basis, block], dim=1)
+    return basis
 
 
 def leading_directions(

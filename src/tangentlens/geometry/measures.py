@@ -183,7 +183,10 @@ class Measure:
         return f"{self.name}:{self.variant}" if self.variant else self.name
 
 
-def _anisotropy(cloud: Cloud) -> Estimate:
+def _anisotropy(cloud: Cloud) -> Estimate | float:
+    if bool((cloud.sequences == cloud.sequences[0]).all()):
+        # There is no interval over a single sequence.
+        return anisotropy(cloud.moments)
     replicates = anisotropy_replicates(cloud.rows, cloud.sequences)
     return Estimate(share_jackknife(replicates), len(cloud.rows), replicates)
 

@@ -58,9 +58,12 @@ class LensCallback(Callback):
         # A step may take several batches, and with several optimizers the Trainer counts several steps for one batch.
         if self.lens is None or trainer.global_step == self._steps:
             return
-        # Lightning has already divided each loss by the number of batches in a step, so their sum is the mean.
-        loss = None if any(one is None for one in self._losses) else sum(self._losses)
-        skipped = all(one is None for one in self._losses) and trainer.lightning_module.automatic_optimization
+        automatic = trainer.lightning_module.automatic_optimization
+        # Lightning has divided each loss by the number of batches in a step, of which the last step may have fewer.
+        divided = trainer.accumulate_grad_batches if automatic else 1
+        n = len(self._losses)
+        loss = None if any(one is None for one in self._losses) else sum(self._losses) * divided / n
+        skipped = all(one is None for one in self._losses) and automatic
         self._steps, self._losses = trainer.global_step, []
         if skipped:
             self.lens.skip("the training step returned nothing")

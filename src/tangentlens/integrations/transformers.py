@@ -70,8 +70,8 @@ class LensCallback(TrainerCallback):  # type: ignore[misc]
             self.lens.load_state_dict(safetensors.torch.load_file(kept))
         elif state.global_step:
             warnings.warn(
-                f"the training continues at step {state.global_step}, but the lens has no state at {kept}: tokens_seen "
-                "and windows start over; keep the checkpoint in output_dir, with that file",
+                f"the training continues at step {state.global_step}, but the lens has no state at {kept}: windows "
+                "start over; keep the checkpoint in output_dir, with that file",
                 stacklevel=2,
             )
         self.lens.start()

@@ -59,11 +59,11 @@ def ring(
 ) -> tuple[dict[str, float], list[str]]:
     """Return the state of every alarm, and the messages of those that have just begun.
 
-    Without a measurement, every alarm keeps its state: the absence of one is no all-clear.
+    Without its scalar, an alarm keeps its state: the absence of a measurement is no all-clear.
 
     Args:
         alarms: The alarms.
-        scalars: The scalars of this step; empty if it could not be measured.
+        scalars: The scalars of this step, as far as they could be measured.
         before: The states after the last due step.
 
     Returns:
@@ -73,8 +73,8 @@ def ring(
     messages = []
     for alarm in alarms:
         name = f"alarm/{alarm.scalar}"
-        message = alarm.message(scalars) if scalars else None
-        states[name] = float(message is not None) if scalars else before.get(name, 0.0)
+        message = alarm.message(scalars)
+        states[name] = float(message is not None) if alarm.scalar in scalars else before.get(name, 0.0)
         if message is not None and not before.get(name):
             messages.append(message)
     return states, messages

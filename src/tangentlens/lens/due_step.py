@@ -128,9 +128,11 @@ def measure(step: DueStep, site: Site, data: SiteData, outcome: Outcome) -> None
             outcome.records.extend(window_records(replace(here, rows=rows), **moments, proxies=subspaces, proxy=name))
     outcome.measured[site.name] = measure_site(data.rows, data.fit_on, step.fitting)
     outcome.records.extend(site_records(here, outcome.measured[site.name]))
-    rank = outcome.measured[site.name].test.rank
-    if step.predict and rank is not None:
-        outcome.predictions[site.name] = predict(data.rows, subspaces, rank, step.fitting)
+    test = outcome.measured[site.name].test
+    if isinstance(test, InputError):
+        outcome.troubles[site.name] = f"no shares: {test}"
+    elif step.predict and test.rank is not None:
+        outcome.predictions[site.name] = predict(data.rows, subspaces, test.rank, step.fitting)
         outcome.records.extend(prediction_records(here, outcome.predictions[site.name]))
 
 

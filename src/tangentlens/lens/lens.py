@@ -26,13 +26,15 @@ from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.alarms import Alarm, ring
 from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step
+from tangentlens.lens.losses import Losses
 from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
 from tangentlens.lens.memory import Memory
 from tangentlens.lens.passes import Passes
 from tangentlens.lens.probe import Probe
 from tangentlens.lens.records import write_step
+from tangentlens.lens.resume import resume
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
-from tangentlens.lens.settings import check_settings, claim, logged, token_ids
+from tangentlens.lens.settings import check_rank, check_settings, claim, logged, token_ids
 from tangentlens.lens.updates import update_records
 from tangentlens.lens.warned import warn_of_no_gradient, warn_of_no_pass, warn_of_troubles
 from tangentlens.proxies import DEFAULT, Fit, named_proxy
@@ -87,7 +89,8 @@ class Lens:
             lasts.
         seed: Seed of the proxy's fit.
         step: The number of the first step, if training continues from a checkpoint.
-        tokens_seen: The number of tokens that the model had been trained on before.
+        tokens_seen: The number of tokens that the model had been trained on before; by default what the run says of
+            the last step before `step`. Steps of the run from `step` on are moved to its folder `abandoned`.
 
     Attributes:
         scalars: The main numbers of the last due step, for a tracker.
@@ -121,10 +124,10 @@ class Lens:
         alarms: Sequence[Alarm] = (),
         seed: int = 0,
         step: int = 0,
-        tokens_seen: int = 0,
+        tokens_seen: int | None = None,
     ) -> None:
         check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
-        check_whole(0, step=step, tokens_seen=tokens_seen, seed=seed, skip_first=skip_first)
+        check_whole(0, step=step, tokens_seen=tokens_seen or 0, seed=seed, skip_first=skip_first)
         check_settings(proxy, measures, objective, alarms, loss_scale)
         check_threshold(massive, "massive")
         self.model = model
@@ -153,7 +156,8 @@ class Lens:
         self.scalars: dict[str, float] = {}
         self.seed = seed
         self.current = step
-        self._passes = Passes(model, int(tokens_seen))
+        self._passes = Passes(model, 0 if step == 0 and tokens_seen is None else tokens_seen)
+        self._losses = Losses(model, loss_scale)
         self._run: Run | None = None
         if is_first():
             self._run = run if isinstance(run, Run) else create_run(run, {})
@@ -205,6 +209,8 @@ class Lens:
         """Open the lens and return it; `with` does the same. A lens need not be closed before the program ends."""
         if self._passes.are_watched:
             raise InputError("a lens must be opened once at a time, but this one is open; make another")
+        if self._run is not None:
+            resume(self._run, self._passes, self.name, self.current)
         # This may raise, and then no hook must be left on the model.
         self._arm()
         self._passes.watch()
@@ -240,15 +246,19 @@ class Lens:
         """End a training step. If the step is due, it is measured and written.
 
         Args:
-            loss: The loss of the step, to be written with the rest.
+            loss: The loss of the step, in nats per predicted token. If several batches make a step, pass the mean of
+                their losses, before they are divided for accumulation. Without it, the mean of the losses that the
+                model returned is written, if it returned any.
         """
-        self._check_open("step")
+        self._passes.check_watched("step")
         # On a due step, a missing backward pass is an error.
         if not self._passes.came() and not self.due():
             warn_of_no_pass()
         capture, step = self._capture, self.current
         self._disarm()
         try:
+            if capture is not None and self._is_first_step:
+                check_rank(self.rank, capture.widths(self.sites))
             if capture is not None and self.due():
                 # The mixed precision of the training must not apply to what is measured.
                 with torch.autocast(device_of(self.model).type, enabled=False), torch.no_grad():
@@ -264,21 +274,13 @@ class Lens:
             self.current += 1
             self._arm()
 
-    def _check_open(self, name: str) -> None:
-        """Raise if the method `name` is called outside of the `with` block."""
-        if not self._passes.are_watched:
-            raise InputError(
-                f"lens.{name}() must be called inside `with Lens(...) as lens:` or after `lens.start()`, but is not; "
-                "open the lens first"
-            )
-
     def skip(self, reason: str) -> None:
         """End a step that did not train. If the step was due, a record says that it was not measured.
 
         Args:
             reason: Why it did not train, for the record.
         """
-        self._check_open("skip")
+        self._passes.check_watched("skip")
         due = self.due()
         self._disarm()
         if due:
@@ -329,12 +331,13 @@ class Lens:
             self._capture = Capture(self.model, self._watched, *told).__enter__()
         if self.due():
             self._updates.__enter__()
+            self._losses.__enter__()
         if self.moments_every is not None and self.current % self.moments_every == 0:
             self._stream.__enter__()
 
     def _disarm(self) -> None:
         """Remove the hooks of the current step."""
-        for watching in (self._capture, self._stream, self._updates):
+        for watching in (self._capture, self._stream, self._updates, self._losses):
             if watching is not None:
                 watching.__exit__(None, None, None)
         self._capture = None
@@ -346,7 +349,7 @@ class Lens:
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
         """Measure a due step and write it; return the sites that could not be measured, with the reason."""
         about, device = self._about(), device_of(self.model)
-        loss = mean_of_all_ranks(None if loss is None else float(loss), device)
+        loss = mean_of_all_ranks(self._losses.mean() if loss is None else float(loss), device)
         records = [] if loss is None else [replace(about, quantity=LOSS, metric=LOSS, value=loss)]
         fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
         fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive, measures=self.measures)
@@ -375,7 +378,7 @@ class Lens:
         self._stream.forget()
         # A block that was dropped at random keeps the rows of an earlier step.
         self._memory.fit_on = self._memory.fit_on | fit_next if fit_next else {}
-        self._memory.subspaces = {name: dict(site.test.subspaces) for name, site in outcome.measured.items()}
+        self._memory.subspaces = {name: dict(site.subspaces) for name, site in outcome.measured.items()}
         for name, site in outcome.predictions.items():
             self._memory.subspaces[name][GRADIENTS_THEN] = site.leading
 

@@ -19,6 +19,7 @@ from tangentlens.geometry.massive import THRESHOLD, Places, massive_rows
 from tangentlens.geometry.measures import MEASURES, Cloud, Estimate
 from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.spectrum.anisotropy import anisotropy
+from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies import Fit
 
 # The controls that cost next to nothing, which a training is compared with.
@@ -65,21 +66,28 @@ class SiteMeasures:
 
     Attributes:
         n: The number of rows.
-        test: The tangent test of the step's gradients.
+        dim: Their width.
+        test: The tangent test of the step's gradients, or why there is none: all else needs no proxy.
         estimates: The measures of the activations, by key; those that the rows do not allow are missing.
-        gradient_anisotropy: The anisotropy of the gradients, uncentred.
+        gradient_anisotropy: The anisotropy of the gradients, uncentred; None if all are 0.
         gradient_rms: The root mean square length of a gradient.
         massive: Where the massive rows are.
         without_massive: The same without massive rows, if there are any; or why that could not be measured.
     """
 
     n: int
-    test: TangentTest
+    dim: int
+    test: TangentTest | InputError
     estimates: Mapping[str, Estimate | float]
-    gradient_anisotropy: float
+    gradient_anisotropy: float | None
     gradient_rms: float
     massive: Places
     without_massive: SiteMeasures | InputError | None = None
+
+    @property
+    def subspaces(self) -> Mapping[str, Subspace]:
+        """The proxy and the fitted controls by name; empty if there was no test."""
+        return self.test.subspaces if isinstance(self.test, TangentTest) else {}
 
     def value(self, key: str) -> float:
         """Return the value of a measure of the activations."""
@@ -110,31 +118,41 @@ def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: 
 
 def _measured(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting) -> SiteMeasures:
     """Measure rows as they are."""
-    activations, gradients = as_rows(rows.activations), as_rows(rows.gradients)
+    rows = replace(rows, activations=as_rows(rows.activations), gradients=as_rows(rows.gradients))
+    activations, gradients = rows.activations, rows.gradients
     cloud = Cloud(activations, rows.tokens, rows.sequences, fitting.massive)
-    binned = fitting.bins is not None
-    test = tangent_test(
-        activations,
-        gradients,
-        rows.sequences,
-        tokens=rows.tokens if binned else None,
-        targets=rows.targets if binned else None,
-        rank=fitting.rank,
-        controls=fitting.controls,
-        orders=fitting.orders,
-        bins=fitting.bins,
-        fit_on=fit_on,
-        seed=fitting.seed,
-        proxy=fitting.proxy,
-    )
+    rms = float(gradients.square().sum(dim=1).mean().sqrt())
     return SiteMeasures(
         n=len(activations),
-        test=test,
+        dim=activations.shape[1],
+        test=_tested(rows, fit_on, fitting),
         estimates=_estimates(cloud, fitting.measures),
-        gradient_anisotropy=anisotropy(gradients, center=False),
-        gradient_rms=float(gradients.square().sum(dim=1).mean().sqrt()),
+        gradient_anisotropy=anisotropy(gradients, center=False) if rms > 0 else None,
+        gradient_rms=rms,
         massive=Places.of(cloud.massive, rows.positions, rows.tokens),
     )
+
+
+def _tested(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting) -> TangentTest | InputError:
+    """Return the tangent test of rows, or why they do not allow one, such as too few sequences."""
+    binned = fitting.bins is not None
+    try:
+        return tangent_test(
+            rows.activations,
+            rows.gradients,
+            rows.sequences,
+            tokens=rows.tokens if binned else None,
+            targets=rows.targets if binned else None,
+            rank=fitting.rank,
+            controls=fitting.controls,
+            orders=fitting.orders,
+            bins=fitting.bins,
+            fit_on=fit_on,
+            seed=fitting.seed,
+            proxy=fitting.proxy,
+        )
+    except InputError as error:
+        return error
 
 
 def _estimates(cloud: Cloud, further: Sequence[str]) -> dict[str, Estimate | float]:
@@ -155,9 +173,10 @@ def _estimates(cloud: Cloud, further: Sequence[str]) -> dict[str, Estimate | flo
 
 
 def scalars(measured: Mapping[str, SiteMeasures]) -> dict[str, float]:
-    """Return the live numbers: means over the sites that were measured."""
+    """Return the live numbers: means over the sites that have them."""
     sites = [_site_scalars(site) for site in measured.values()]
-    return {name: sum(site[name] for site in sites) / len(sites) for name in sites[0]} if sites else {}
+    values = {name: [site[name] for site in sites if name in site] for name in SCALARS}
+    return {name: sum(of_sites) / len(of_sites) for name, of_sites in values.items() if of_sites}
 
 
 def scalars_by_site(measured: Mapping[str, SiteMeasures]) -> dict[str, float]:
@@ -166,8 +185,10 @@ def scalars_by_site(measured: Mapping[str, SiteMeasures]) -> dict[str, float]:
 
 
 def _site_scalars(site: SiteMeasures) -> dict[str, float]:
+    values = {name: site.value(name) for name in ("anisotropy", "intrinsic_dimension", "massive_rows")}
+    values["gradient_norm"] = site.gradient_rms
     test = site.test
-    share = float(test.shares[Cell(test.proxy, 1.0, "all")][0])
-    over_chance = share * test.dim / test.subspaces[test.proxy].rank
-    values = (share, over_chance, site.value("anisotropy"), site.value("intrinsic_dimension"), site.gradient_rms)
-    return dict(zip(SCALARS, (*values, site.value("massive_rows")), strict=True))
+    if isinstance(test, TangentTest):
+        values["tangent_share"] = share = float(test.shares[Cell(test.proxy, 1.0, "all")][0])
+        values["tangent_share_over_chance"] = share * test.dim / test.subspaces[test.proxy].rank
+    return {name: values[name] for name in SCALARS if name in values}

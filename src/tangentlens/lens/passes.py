@@ -10,6 +10,7 @@ from torch.utils.hooks import RemovableHandle
 
 from tangentlens.capture.batch import count_tokens, named_arguments
 from tangentlens.capture.distributed import device_of, of_all_ranks
+from tangentlens.errors import InputError
 
 
 class Passes:
@@ -17,10 +18,10 @@ class Passes:
 
     Args:
         model: The model.
-        before: The number of tokens that it had been trained on before.
+        before: The number of tokens that it had been trained on before; None if that is not known yet.
     """
 
-    def __init__(self, model: nn.Module, before: int) -> None:
+    def __init__(self, model: nn.Module, before: int | None) -> None:
         self.model = model
         self.before = before
         self._here: int | Tensor = 0
@@ -44,7 +45,17 @@ class Passes:
 
     def tokens(self) -> int:
         """Return the number of tokens that all ranks have trained the model on; every rank must call this."""
-        return self.before + sum(of_all_ranks(int(self._here), device_of(self.model)))
+        device = device_of(self.model)
+        # The first rank is the one that reads the run.
+        return of_all_ranks(self.before or 0, device)[0] + sum(of_all_ranks(int(self._here), device))
+
+    def check_watched(self, name: str) -> None:
+        """Raise if the lens's method `name` is called before the lens is open."""
+        if not self.are_watched:
+            raise InputError(
+                f"lens.{name}() must be called inside `with Lens(...) as lens:` or after `lens.start()`, but is not; "
+                "open the lens first"
+            )
 
     def came(self) -> bool:
         """Return whether the model ran since this was asked last."""

@@ -18,6 +18,7 @@ from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.spectrum.anisotropy import anisotropy
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.measures import SiteMeasures
+from tangentlens.lens.resume import part_name
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run
 from tangentlens.runs.vocabulary import ACTIVATION, GRADIENT, PROXY, UNCENTRED, WITHOUT_MASSIVE
@@ -33,11 +34,11 @@ def write_step(run: Run, about: Record, records: Sequence[Record], measured: Map
         records: The records.
         measured: What was measured at each site.
     """
-    part = f"{about.model}-step-{about.step:08d}"
+    part = part_name(about.model, about.step)
     bases = {
         f"{site}/{name}": subspace.basis.float().cpu()
         for site, of_site in measured.items()
-        for name, subspace in of_site.test.subspaces.items()
+        for name, subspace in of_site.subspaces.items()
     }
     if bases:
         run.save_tensors(part, bases)
@@ -70,9 +71,13 @@ def _records(about: Record, site: SiteMeasures, token_name: Callable[[int], str]
             detail = site.massive.told(token_name) if measure.name == "massive_rows" else ""
             yield replace(here, metric=measure.name, value=estimate, detail=detail)
     gradient = replace(about, quantity=GRADIENT, n=site.n)
-    yield replace(gradient, metric="anisotropy", variant=UNCENTRED, value=site.gradient_anisotropy)
+    if site.gradient_anisotropy is not None:
+        yield replace(gradient, metric="anisotropy", variant=UNCENTRED, value=site.gradient_anisotropy)
     yield replace(gradient, metric="rms_norm", value=site.gradient_rms)
-    yield from share_records(about, site.test)
+    if isinstance(site.test, TangentTest):
+        yield from share_records(about, site.test)
+    else:
+        yield replace(about, quantity=GRADIENT).unmeasured(f"no shares: {site.test}")
 
 
 def mean_records(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Record]:
@@ -87,9 +92,11 @@ def mean_records(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Recor
 
 
 def _means(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Record]:
-    """Yield means over sites, if all have the same width and were tested on the same sequences."""
+    """Yield means over sites, if all have the same width; of shares, if all were tested on the same sequences."""
+    tests = [site.test for site in sites if isinstance(site.test, TangentTest)]
     # A site may lack frequency bins, as the last one of an encoder does, but not groups of sequences.
-    if len({(site.test.dim, len(shares)) for site in sites for shares in site.test.shares.values()}) > 1:
+    groups = {len(shares) for test in tests for shares in test.shares.values()}
+    if len({site.dim for site in sites}) > 1 or len(groups) > 1:
         return
     for measure in MEASURES:
         replicates = [_replicates(site, measure.key) for site in sites]
@@ -98,7 +105,8 @@ def _means(about: Record, sites: Sequence[SiteMeasures]) -> Iterator[Record]:
             mean = share_jackknife(torch.stack(known).mean(dim=0))
             here = replace(about, quantity=ACTIVATION, variant=measure.variant, n=min(site.n for site in sites))
             yield here.estimate(measure.name, mean)
-    yield from share_records(about, average([site.test for site in sites]))
+    if len(tests) == len(sites):
+        yield from share_records(about, average(tests))
 
 
 def _replicates(site: SiteMeasures, key: str) -> Tensor | None:
@@ -129,6 +137,8 @@ def share_records(about: Record, test: TangentTest, quantity: str = GRADIENT) ->
         here = replace(about, n=test.n_tokens[freq_bin], freq_bin=freq_bin, rank=None)
         yield replace(here, metric="effective_tokens", value=test.effective_tokens[freq_bin])
         yield replace(here, metric="effective_sequences", value=test.effective_sequences[freq_bin])
+    if quantity == GRADIENT:
+        yield from _bin_records(replace(about, rank=None), test)
     for order, held in test.held_by_top.items():
         here = replace(about, n=test.n_tokens["all"], variant=test.proxy, order=order)
         yield replace(here, metric="held_by_top", value=held, detail=PROXY)
@@ -137,6 +147,14 @@ def share_records(about: Record, test: TangentTest, quantity: str = GRADIENT) ->
         if ratio is not None:
             here = replace(about, variant=variant, order=order, freq_bin=kind)
             yield here.estimate("frequency_log_ratio", ratio, detail=detail(variant))
+
+
+def _bin_records(about: Record, test: TangentTest) -> Iterator[Record]:
+    """Yield how long the gradients of each frequency bin are, and how much they point the same way."""
+    for freq_bin in test.rms:
+        here = replace(about, freq_bin=freq_bin, n=test.n_tokens[freq_bin])
+        yield here.estimate("rms_norm", test.rms_of_bin(freq_bin))
+        yield here.estimate("anisotropy", test.anisotropy_of_bin(freq_bin), variant=UNCENTRED)
 
 
 def window_records(

@@ -36,6 +36,22 @@ def check_settings(proxy: Any, measures: Any, objective: Any, alarms: Any, loss_
             raise InputError(f"an alarm must be of one of {', '.join(SCALARS)}, but is of {alarm.scalar!r}")
 
 
+def check_rank(rank: int, widths: Mapping[str, int]) -> None:
+    """Refuse a rank with which no site of these widths can ever be tested.
+
+    Args:
+        rank: The rank of the proxy.
+        widths: The width of each site, by name.
+    """
+    site = min(widths, key=lambda name: widths[name], default=None)
+    # The control `normal` is as large as the proxy and orthogonal to it.
+    if site is not None and rank > widths[site] // 2:
+        raise InputError(
+            f"rank must be at most half the width of every site, but is {rank}, and {site} is {widths[site]} wide; "
+            f"choose a rank of at most {widths[site] // 2}, or other sites"
+        )
+
+
 def claim(run: Run, name: str, settings: Mapping[str, Any], begins: bool) -> None:
     """Write the settings of a lens to a run's manifest, or raise if another lens has its name there.
 

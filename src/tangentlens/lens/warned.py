@@ -29,7 +29,7 @@ def warn_of_no_gradient(sites: Sequence[str]) -> None:
 
 
 def warn_of_troubles(step: int, troubles: Mapping[str, str], before: Collection[str]) -> None:
-    """Warn of sites that could not be measured, except for those that could not be measured the last time either."""
+    """Warn of what could not be measured at sites, except for those that could not be measured the last time either."""
     new = [site for site in troubles if site not in before]
     if new:
         warnings.warn(f"step {step} was not measured at {', '.join(new)}: {troubles[new[0]]}", stacklevel=_TO_THE_LOOP)

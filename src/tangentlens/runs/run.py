@@ -6,11 +6,13 @@ import importlib.metadata
 import io
 import json
 import platform
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import polars as pl
 import safetensors
@@ -20,8 +22,11 @@ from torch import Tensor
 from tangentlens.errors import InputError
 from tangentlens.runs.files import make_directory, write_whole
 from tangentlens.runs.formats import FORMAT, upgraded_manifest, upgraded_records
+from tangentlens.runs.journal import JOURNAL, note, parts_written
 from tangentlens.runs.records import SCHEMA, Record, as_frame
 
+# What holds the parts of the records, and the tensors.
+FOLDERS = ("records", "tensors")
 _PACKAGES = ("tangentlens", "torch", "transformers", "tokenizers", "numpy", "scipy", "polars")
 
 
@@ -51,7 +56,11 @@ class Run:
 
     @property
     def records(self) -> pl.DataFrame:
-        """Return every number of the run as a table; the column `run` is the present name of the directory."""
+        """Return every number of the run as a table; the column `run` is the present name of the directory.
+
+        A warning names the parts that were written once and are gone.
+        """
+        self._warn_of_missing()
         parts = sorted((self.path / "records").glob("[!.]*.parquet"))
         table = pl.concat([SCHEMA.to_frame(), *(self._read_part(part, len(parts)) for part in parts)])
         return table.with_columns(run=pl.lit(self.name))
@@ -75,6 +84,24 @@ class Run:
         buffer = io.BytesIO()
         as_frame(self.name, records).write_parquet(buffer)
         write_whole(self._part(part), buffer.getvalue())
+        note(self.path, "written", [part])
+
+    def abandon(self, parts: Sequence[str]) -> Path:
+        """Move parts of the records, with tensors of the same names, out of the run; return the folder they are in."""
+        numbered = (self.path / "abandoned" / f"{number:03d}" for number in count(1))
+        folder = next(folder for folder in numbered if not folder.exists())
+        # Before they are moved: if the process is killed in between, they are still in the run, and none is missed.
+        note(self.path, "abandoned", parts)
+        for path in (place for part in parts for place in (self._part(part), self._tensors(part)) if place.exists()):
+            make_directory(folder / path.parent.name)
+            path.replace(folder / path.parent.name / path.name)
+        return folder
+
+    @property
+    def names(self) -> list[str]:
+        """Return the names of all parts of the records and files of tensors."""
+        files = (file for folder in FOLDERS for file in (self.path / folder).glob("[!.]*"))
+        return sorted({unquote(file.stem) for file in files})
 
     def describe(self, section: str, facts: Mapping[str, Any]) -> None:
         """Add facts to a section of the manifest."""
@@ -134,6 +161,16 @@ class Run:
                 f"{path} must be a safetensors file, but cannot be read ({error}); "
                 "delete it and run the same command again, which recreates it (a checkpoint by training again)"
             ) from error
+
+    def _warn_of_missing(self) -> None:
+        missing = [part for part in parts_written(self.path) if not self.has(part)]
+        if missing:
+            named = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
+            warnings.warn(
+                f"{self.path} must hold every part that was written, but these are gone from its records: {named}; "
+                f"restore them, or repeat the run, or delete its {JOURNAL} if they were removed on purpose",
+                stacklevel=3,
+            )
 
     def _read_part(self, part: Path, n_parts: int) -> pl.DataFrame:
         """Return the records of one file, upgraded to the present format."""
@@ -198,22 +235,23 @@ def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens
         )
     config = json.loads(json.dumps(config))
     make_directory(path)
-    folders = ("records", "tensors")
     if is_run(path):
         manifest = _read_manifest(path)
         known, wanted = (
             {**of, "made_by": by} for by, of in ((manifest["made_by"], manifest["config"]), (made_by, config))
         )
         # A run in which nothing was measured yet, as after a mistyped option, may be overwritten.
-        if known == wanted or any(any((path / folder).glob("[!.]*")) for folder in folders):
+        if known == wanted or any(any((path / folder).glob("[!.]*")) for folder in FOLDERS):
             check_same(path, known, wanted)
             return Run(path)
-    elif any(entry.name not in folders for entry in path.iterdir() if entry.suffix != ".tmp"):
+    elif any(entry.name not in FOLDERS for entry in path.iterdir() if entry.suffix != ".tmp"):
         raise InputError(
             f"{path} must be a new or empty folder, or a run, but holds other files; choose another folder"
         )
-    for folder in folders:
+    for folder in FOLDERS:
         make_directory(path / folder)
+    # What a run held that is overwritten is not missed.
+    (path / JOURNAL).unlink(missing_ok=True)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     _write_manifest(
         path, {"format": FORMAT, "created": now, "made_by": made_by, "config": config, "versions": _versions()}

@@ -108,7 +108,7 @@ _OTHERS = (
     Metric("active_token_log_ratio", "ln(token share in own active concepts / in other tokens')", "sequences"),
     Metric("active_advantage", "ln(own / swapped) of active concepts minus that of components", "sequences"),
     Metric("active_token_advantage", "the same difference, token by token", "sequences"),
-    Metric("rms_norm", "root mean square length of a gradient"),
+    Metric("rms_norm", "root mean square length of a gradient", "sequences"),
     Metric("window_share", "share of all gradients since the last due step in the subspace fitted then (plug-in)"),
     Metric("window_anisotropy", "anisotropy of all rows since the last due step"),
     Metric("window_rms_norm", "root mean square length of all gradients since the last due step"),

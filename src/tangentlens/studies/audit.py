@@ -18,6 +18,7 @@ from tangentlens.capture.sites import Site, find_sites
 from tangentlens.errors import InputError
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.records import share_records
+from tangentlens.lens.settings import check_rank
 from tangentlens.models.small import weight_hash
 from tangentlens.report.contents import Section, Table
 from tangentlens.report.reading import ESTIMATE, interval_text, rows_text, text_of, without_massive
@@ -89,6 +90,7 @@ def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run
         if all(run.has(_part(subject, site)) for site in sites):
             continue
         captured = {name: subject_rows(subject, name, sites, plan.seed) for name in ("trained", *NULLS)}
+        check_rank(plan.rank, {name: rows.activations.shape[1] for name, rows in captured["trained"][0].items()})
         about = replace(_about(plan, subject), quantity=LOSS, metric=LOSS)
         losses = [replace(about, variant=name, value=loss) for name, (_, loss) in captured.items()]
         if not run.has(subject.name):

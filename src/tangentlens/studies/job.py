@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tangentlens.corpora.counts import COUNTS
 from tangentlens.report.contents import Section
+from tangentlens.runs.failed import leaving_no_empty_run
 from tangentlens.runs.progress import Watch, unwatched
 from tangentlens.runs.run import Run
 
@@ -31,5 +33,10 @@ class Job:
     section: Section = field(default_factory=Section)
 
     def run(self, plan: Any, out: Path | None = None, watch: Watch = unwatched) -> Run:
-        """Make the run of a plan in `out`, or in its default folder; a run that was interrupted is continued."""
-        return self.make(plan, out or self.folder(plan), watch)
+        """Make the run of a plan in `out`, or in its default folder; a run that was interrupted is continued.
+
+        If it fails before anything was measured, no new folder is left.
+        """
+        out = out or self.folder(plan)
+        with leaving_no_empty_run(out, inputs=[COUNTS]):
+            return self.make(plan, out, watch)

@@ -18,6 +18,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
 from tangentlens.lens.records import mean_records, site_records
+from tangentlens.lens.settings import check_rank
 from tangentlens.models.load import check_device
 from tangentlens.models.small import weight_hash
 from tangentlens.proxies import DEFAULT, named_proxy
@@ -117,6 +118,7 @@ def _tested(
     watch(Progress(name, 0, len(sites), "gradients"))
     for number, some in enumerate(_that_fit(sites, subject)):
         rows, loss = subject_rows(subject, which, some, plan.seed)
+        check_rank(plan.rank, {site.name: rows[site.name].activations.shape[1] for site in some})
         if number == 0:
             yield replace(about, quantity=LOSS, metric=LOSS, value=loss)
         for site in some:
