@@ -123,7 +123,7 @@ def test_what_cannot_be_looked_at_is_refused(model, tmp_path):
     assert told["detail"].str.contains("curvature in dimension 12 needs at least 364 distinct rows").all()
     with pytest.raises(InputError, match=r"dimension must be below the width \d+ of tiny, but is 5000"):
         run_visibility(VisibilityPlan(model, dimension=5000, **SMALL), tmp_path / "wide", quiet)
-    with pytest.raises(InputError, match="device must be one that PyTorch can compute on here, but 'nope' is not"):
+    with pytest.raises(InputError, match="device must be auto or one that PyTorch can compute on here, but 'nope'"):
         run_visibility(VisibilityPlan(model, device="nope", **SMALL), tmp_path / "nowhere", quiet)
     with pytest.raises(InputError, match="sites, dimension must come with a model"):
         run_visibility(VisibilityPlan(dimension=2, sites=("embed",)), tmp_path / "third", quiet)

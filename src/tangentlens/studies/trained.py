@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import nn
 from tangentlens.corpora.tokens import MASK
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.models.device import find_device
 from tangentlens.proxies import DEFAULT
 from tangentlens.runs.progress import Watch
 from tangentlens.runs.run import Run, is_run, open_run
@@ -41,7 +43,8 @@ def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
             f"{run.path} must be a run that holds its model, as those of `tangentlens demo` do, but does not; name the "
             "model instead, or call tangentlens.audit on rows you captured"
         )
-    plan = TrainPlan.of(run.manifest["config"])
+    plan = replace(TrainPlan.of(run.manifest["config"]), device=how.loading.device)
+    device = find_device(plan.device)
     tokens = plan.tokens()
     if tokens.sha256 != run.manifest["data"]["sha256"]:
         raise InputError(f"{run.path} was made from another text than {plan.text} now holds; restore that text")
@@ -58,10 +61,7 @@ def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
         checkpoint.restore(model, Recipe(plan.steps, plan.learning_rate))
         sequences, make = draw(text, n, how.seed, plan.steps)
         batches = [
-            {
-                name: ids.to(plan.device)
-                for name, ids in batch_for(network.kind, some, MASK, plan.mask_rate, make).items()
-            }
+            {name: ids.to(device) for name, ids in batch_for(network.kind, some, MASK, plan.mask_rate, make).items()}
             for some in sequences.split(BATCH)
         ]
         yield Subject(
@@ -76,7 +76,7 @@ def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
             counts=tokens.counts,
             step=step,
             earlier=_saved_proxies(run, network.name, plan.schedule()),
-            facts=_facts(run.manifest["models"][network.name], step, plan.steps),
+            facts=_facts(run.manifest["models"][network.name], step, plan.steps) | {"device": str(device)},
         )
 
 

@@ -20,6 +20,7 @@ from tangentlens.geometry.massive import Places
 from tangentlens.geometry.measures import Cloud, measure_all
 from tangentlens.geometry.rows import as_rows
 from tangentlens.models.load import check_model, load_model, model_name
+from tangentlens.models.loading import Loading
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
@@ -51,7 +52,7 @@ def run_profile(profile: Profile, out: str | Path, watch: Watch = unwatched) -> 
         raise InputError(f"{profile.text} must hold text, but is empty; name another file")
     if len(profile.models) + len(profile.preset_models) > 1:
         for spec in profile.models:
-            check_model(spec, profile.trust_remote_code)
+            check_model(spec, Loading.of(profile))
     run = create_run(out, asdict(profile), NAME)
     run.claim_data(profile.text, text.identity)
     names = _names(profile)
@@ -111,7 +112,7 @@ class _ModelProfile:
 
     def __init__(self, profile: Profile, spec: str, name: str, run: Run, text: Text, watch: Watch) -> None:
         self.profile, self.name, self.run, self.text, self.watch = profile, name, run, text, watch
-        loaded = load_model(spec, profile.device, getattr(torch, profile.dtype), profile.trust_remote_code)
+        loaded = load_model(spec, Loading.of(profile))
         self.loaded = loaded.beginning_with_bos() if profile.bos else loaded
         self.sites = find_sites(self.loaded.model, profile.sites)
         self.width = self.loaded.width
@@ -123,7 +124,7 @@ class _ModelProfile:
         """Measure all batches that have not been measured yet, then write the summary."""
         parameters = sum(parameter.numel() for parameter in self.loaded.model.parameters())
         facts = {
-            "kind": self.loaded.kind,
+            **self.loaded.facts,
             "loaded_from": self.loaded.name,
             "commit": self.loaded.commit,
             "parameters": parameters,
@@ -136,9 +137,11 @@ class _ModelProfile:
 
     def _measured_batches(self) -> list[_Batch]:
         """Return every batch, measured at every site."""
+        # A text that is too short is told before anything is measured.
+        batches = list(self._batches())
         cost = self._cost()
         self.watch(Progress(self.name, 0, self.profile.batches * len(self.sites), cost))
-        return [self._measured(number, gathered, cost) for number, gathered in enumerate(self._batches())]
+        return [self._measured(number, gathered, cost) for number, gathered in enumerate(batches)]
 
     def _counts(self, tokens: Int[Tensor, "*w length"]) -> Bool[Tensor, "*w length"]:
         """Return which tokens count: text, after the positions that are skipped."""
@@ -207,7 +210,7 @@ class _ModelProfile:
 
     def _forward(self, some: Int[Tensor, "w length"], see: Callable[[Site, Tensor], None]) -> None:
         keep = self.loaded.beside_specials(self._counts(some), at_specials=False)
-        device = self.profile.device
+        device = self.loaded.device
         activations(self.loaded.model, self.sites, self.loaded.framed(some).to(device), keep.to(device), see)
 
     def _cost(self) -> str:
@@ -218,7 +221,7 @@ class _ModelProfile:
             self._forward(some, lambda site, piece: None)
             forward = (time.perf_counter() - start) / some.numel()
         size = self.profile.batch_tokens
-        sample = torch.randn(size, self.width, generator=torch.Generator().manual_seed(0)).to(self.profile.device)
+        sample = torch.randn(size, self.width, generator=torch.Generator().manual_seed(0)).to(self.loaded.device)
         start = time.perf_counter()
         ids = torch.arange(size, device=sample.device)
         measure_all(Cloud(sample, ids, ids))
@@ -227,7 +230,7 @@ class _ModelProfile:
         weights = sum(parameter.nbytes for parameter in self.loaded.model.parameters())
         held = (len(self.sites) + 4) * size * self.width * 4
         about = f"about {seconds / 60:.0f} min" if seconds > 90 else f"about {seconds:.0f} s"
-        return f"{about}, {(weights + held) / 2**30:.1f} GiB of memory"
+        return f"{about}, {(weights + held) / 2**30:.1f} GiB of memory on {self.loaded.where}"
 
     def _summary(self, batches: list[_Batch]) -> Iterator[Record]:
         """Yield mean, standard deviation and shape of each measure: of all rows and, if some are massive, without."""

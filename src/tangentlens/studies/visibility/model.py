@@ -21,7 +21,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.curvature.local_geometry import LocalGeometry, local_geometry
 from tangentlens.geometry.curvature.second_form import n_monomials
 from tangentlens.geometry.dimension.intrinsic import patch_dimension
-from tangentlens.models.load import LoadedModel
+from tangentlens.models.loaded import LoadedModel
 from tangentlens.runs.records import Record
 from tangentlens.runs.vocabulary import NULL, P_VALUE_OF, derived
 from tangentlens.statistics.interval import Interval
@@ -59,8 +59,8 @@ def one_per_type(
     rows: dict[str, list[Tensor]] = {site.name: [] for site in sites}
     some = max(_FORWARD // length, 1)
     for batch, keep in zip(tokens.split(some), drawn.split(some), strict=True):
-        keep = loaded.beside_specials(keep, at_specials=False).to(plan.device)
-        framed = loaded.framed(batch).to(plan.device)
+        keep = loaded.beside_specials(keep, at_specials=False).to(loaded.device)
+        framed = loaded.framed(batch).to(loaded.device)
         activations(loaded.model, sites, framed, keep, lambda site, piece: rows[site.name].append(piece))
     return tokens[drawn], {name: torch.cat(pieces) for name, pieces in rows.items()}
 
