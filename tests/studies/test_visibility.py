@@ -116,7 +116,7 @@ def test_frequency_that_falls_around_one_place_falls_with_the_distance_and_dealt
 
 def test_what_cannot_be_looked_at_is_refused(model, tmp_path):
     (tmp_path / "short.txt").write_text("a few words")
-    with pytest.raises(InputError, match="at least one window of 16 tokens"):
+    with pytest.raises(InputError, match="at least 64 token types in windows of 16 tokens, but holds 0"):
         run_visibility(VisibilityPlan(model, text=str(tmp_path / "short.txt"), **SMALL), tmp_path / "run", quiet)
     told = run_visibility(VisibilityPlan(model, dimension=12, **SMALL), tmp_path / "other", quiet).records
     assert told.filter(metric="unmeasured")["site"].to_list() == list(SMALL["sites"])

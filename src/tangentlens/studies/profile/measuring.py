@@ -50,9 +50,8 @@ def run_profile(profile: Profile, out: str | Path, watch: Watch = unwatched) -> 
     text = Text(None if profile.text is None else Path(profile.text))
     if text.size == 0:
         raise InputError(f"{profile.text} must hold text, but is empty; name another file")
-    if len(profile.models) + len(profile.preset_models) > 1:
-        for spec in profile.models:
-            check_model(spec, Loading.of(profile))
+    for spec in profile.models:
+        check_model(spec, Loading.of(profile))
     run = create_run(out, asdict(profile), NAME)
     run.claim_data(profile.text, text.identity)
     names = _names(profile)

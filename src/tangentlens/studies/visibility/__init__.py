@@ -58,9 +58,9 @@ def _of_model(plan: VisibilityPlan, model: str, out: str | Path, watch: Watch) -
         return run
     watch(Progress(loaded.name, 0, len(sites), "counting tokens"))
     counts = TokenCounts.of_text(text, loaded.encode, loaded.vocabulary)
-    counts.save(run)
     watch(Progress(loaded.name, 0, len(sites), f"activations on {loaded.where}"))
     types, rows = one_per_type(plan, loaded, sites, text, counts)
+    counts.save(run)
     frequency = counts.counts[types].double()
     about = Record(model=loaded.name, revision=loaded.revision, quantity=ACTIVATION, seed=plan.seed)
     for done, site in enumerate(sites):

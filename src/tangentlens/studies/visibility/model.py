@@ -40,6 +40,8 @@ from tangentlens.studies.visibility.plan import (
 _PERMUTATIONS = 999
 # Tokens in a forward pass, and distinct rows that each coefficient of a quadratic needs to have a choice of sizes.
 _FORWARD, _ROWS_PER_MONOMIAL = 4096, 16
+# Fewer types are no patches.
+_LEAST_TYPES = 64
 
 
 def one_per_type(
@@ -54,8 +56,11 @@ def one_per_type(
     types = counts.most_frequent(plan.types, without=loaded.special_ids)
     source = windows(text, loaded.encode, length, plan.seed)
     tokens, drawn = draw_occurrences(source, types, loaded.vocabulary, plan.seed)
-    if not len(tokens):
-        raise InputError(f"the text must hold at least one window of {length} tokens, but holds none; use a longer one")
+    if int(drawn.sum()) < _LEAST_TYPES:
+        raise InputError(
+            f"the text must hold at least {_LEAST_TYPES} token types in windows of {length} tokens, but holds "
+            f"{int(drawn.sum())}; use a longer text or a smaller --length"
+        )
     rows: dict[str, list[Tensor]] = {site.name: [] for site in sites}
     some = max(_FORWARD // length, 1)
     for batch, keep in zip(tokens.split(some), drawn.split(some), strict=True):
