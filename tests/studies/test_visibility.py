@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -6,10 +8,14 @@ from tangentlens.capture.sites import find_sites
 from tangentlens.corpora.counts import TokenCounts
 from tangentlens.corpora.windows import Text
 from tangentlens.models.load import load_model
+from tangentlens.report.reading import read_runs
 from tangentlens.runs.records import KEY, Record, as_frame
+from tangentlens.runs.run import create_run
+from tangentlens.runs.vocabulary import NULL, P_VALUE_OF, derived
 from tangentlens.studies.visibility import run_visibility
 from tangentlens.studies.visibility.model import one_per_type, visibility_records
 from tangentlens.studies.visibility.plan import ALPHAS, CORRELATION, FELL, RATIO, VISIBLE, VisibilityPlan
+from tangentlens.studies.visibility.section import in_model
 from tangentlens.studies.visibility.synthetic import SYNTHETIC, analytic
 from tiny import save_tiny
 
@@ -127,3 +133,18 @@ def test_what_cannot_be_looked_at_is_refused(model, tmp_path):
         run_visibility(VisibilityPlan(model, device="nope", **SMALL), tmp_path / "nowhere", quiet)
     with pytest.raises(InputError, match="sites, dimension must come with a model"):
         run_visibility(VisibilityPlan(dimension=2, sites=("embed",)), tmp_path / "third", quiet)
+
+
+def test_a_report_says_where_frequencies_hide_curvature(tmp_path):
+    run = create_run(tmp_path / "run", {}, "visibility")
+    records = []
+    for site, ratio, p_value in (("resid.0", 0.5, 0.001), ("resid.1", 2.0, 0.001), ("resid.2", 0.9, 0.5)):
+        here = Record(model="m", quantity="activation", site=site, depth=0.0, variant="corpus", alpha=1.0)
+        values = {RATIO: ratio, derived(NULL, RATIO): 1.0, derived(P_VALUE_OF, RATIO): p_value}
+        records += [
+            replace(here, metric=metric, value=value, ci_low=value - 0.2, ci_high=value + 0.2)
+            for metric, value in values.items()
+        ]
+    run.write("part", records)
+    (told,) = in_model(read_runs([run]))
+    assert "hide curvature at resid.0 and reveal more of it at resid.1." in told
