@@ -7,8 +7,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
+from tangentlens.capture.measurable import measurable
 from tangentlens.corpora.tokens import MASK
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
@@ -75,7 +77,7 @@ def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
             skip_first=how.skip_first,
             counts=tokens.counts,
             step=step,
-            earlier=_saved_proxies(run, network.name, plan.schedule()),
+            earlier=_saved_proxies(run, network.name, plan.schedule(), device),
             facts=_facts(run.manifest["models"][network.name], step, plan.steps) | {"device": str(device)},
         )
 
@@ -91,13 +93,15 @@ def _untrained(plan: TrainPlan, network: Network, vocabulary: int) -> nn.Module:
     return plan.untrained(network, vocabulary).eval()
 
 
-def _saved_proxies(run: Run, network: str, steps: Sequence[int]) -> dict[str, dict[str, Subspace]]:
-    """Return the proxies that the lens fitted at each step, by site."""
+def _saved_proxies(
+    run: Run, network: str, steps: Sequence[int], device: torch.device
+) -> dict[str, dict[str, Subspace]]:
+    """Return the proxies that the lens fitted at each step, by site, where rows are measured."""
     proxies: dict[str, dict[str, Subspace]] = {}
     for step in steps:
         kept = run.load_tensors(f"{network}-step-{step:08d}")
         for name, basis in kept[0].items() if kept else ():
             site, variant = name.rsplit("/", 1)
             if variant == DEFAULT:
-                proxies.setdefault(site, {})[f"step {step}"] = Subspace(basis)
+                proxies.setdefault(site, {})[f"step {step}"] = Subspace(measurable(basis.to(device)))
     return proxies
