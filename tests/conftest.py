@@ -24,6 +24,7 @@ WHOLE = (
     "studies/test_profile.py",
     "studies/test_study.py",
     "studies/test_tangent.py",
+    "test_bad_input.py",
     "test_cli.py",
     "test_docs.py",
 )

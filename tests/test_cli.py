@@ -94,7 +94,7 @@ def test_a_command_that_fails_before_it_measures_leaves_no_folder(tmp_path):
     model = save_tiny(tmp_path / "tiny")
     for command in ("audit", "test"):
         arguments = ["--rank", 17, "--tokens", 256, "--length", 16, "--out", out]
-        fails(1, command, model, *arguments, says="half the width of every site, but is 17, and resid")
+        fails(1, command, model, *arguments, says="half the width of every site, but is 17, and the stream of")
     arguments = ["--scale", "smoke", "--models", tmp_path / "none"]
     fails(1, "study", "finished-models", *arguments, "--out", out, says="there is no directory")
     assert not (tmp_path / "new").exists()

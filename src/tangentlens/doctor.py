@@ -12,6 +12,8 @@ from pathlib import Path
 
 import torch
 
+from tangentlens.models.device import find_device
+
 _REQUIRED = ("tangentlens", "torch", "transformers", "tokenizers", "safetensors", "polars", "plotly", "scipy", "numpy")
 _LEAST_FREE = 200 * 2**20
 
@@ -57,10 +59,12 @@ def _threads() -> Check:
 
 
 def _device() -> Check:
-    """Name the device that PyTorch sees."""
-    if torch.cuda.is_available():
-        return Check("device", True, torch.cuda.get_device_name())
-    return Check("device", True, "CPU (no CUDA device is visible to PyTorch)")
+    """Name the device that `--device auto` is."""
+    device = find_device()
+    if device.type == "cpu":
+        return Check("device", True, "CPU (PyTorch sees no accelerator)")
+    name = getattr(torch.get_device_module(device), "get_device_name", str)(device)
+    return Check("device", True, f"{device}, {name}")
 
 
 def _disk() -> Check:

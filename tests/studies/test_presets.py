@@ -178,7 +178,7 @@ def test_an_interrupted_preset_continues(preset):
 
 def test_a_model_that_does_not_fit_is_not_loaded(preset, monkeypatch):
     monkeypatch.setattr(skipping, "free_memory", lambda device: memory_needed(presets.PRESETS["toys"].models[0], plan))
-    plan = Profile(preset="toys", **SMALL)
+    plan = Profile(preset="toys", dtype="float32", **SMALL)
     run = run_profile(plan, preset / "run")
     assert set(run.manifest["models"]) == {"ALBERT"}
     assert "GiB of memory, and" in run.manifest["skipped"]["decoder"]
@@ -187,7 +187,7 @@ def test_a_model_that_does_not_fit_is_not_loaded(preset, monkeypatch):
 def test_if_none_can_be_had_that_is_an_error_and_the_folder_stays_free(preset, monkeypatch):
     monkeypatch.setattr(skipping, "free_memory", lambda device: 0)
     with pytest.raises(InputError, match="toys must have a model that can be had here, but none of 4 can; ALBERT: it"):
-        run_profile(Profile(preset="toys", **SMALL), preset / "run")
+        run_profile(Profile(preset="toys", dtype="float32", **SMALL), preset / "run")
     monkeypatch.undo()
     run_profile(Profile(models=(str(preset / "albert"),), **SMALL), preset / "run")
 

@@ -201,7 +201,7 @@ def test_time_and_memory_are_told_first(tiny, tmp_path):
     told = []
     run_profile(Profile(models=(tiny,), **SMALL), tmp_path / "run", told.append)
     assert told[0][:2] == ("tiny", 0)
-    assert re.fullmatch(r"about \d+ s, \d+\.\d GiB of memory", told[0].note)
+    assert re.fullmatch(r"about \d+ s, \d+\.\d GiB of memory on cpu", told[0].note)
     assert told[-1][:3] == ("tiny", 12, 12)
     assert told[-1].readable == tmp_path / "run"
 
@@ -235,7 +235,7 @@ def test_bad_input_says_what_to_do(tiny, tmp_path):
         run_profile(Profile(models=(tiny,), sites="resd.1", **SMALL), tmp_path / "c")
     with pytest.raises(InputError, match="batches must be at least 2"):
         Profile(models=(tiny,), batches=1)
-    with pytest.raises(InputError, match="dtype must be float32, bfloat16 or float16"):
+    with pytest.raises(InputError, match="dtype must be one of auto, float32, bfloat16, float16"):
         Profile(models=(tiny,), dtype="float31")
     with pytest.raises(InputError, match="'abacus' is not"):
         Profile(models=(tiny,), device="abacus")

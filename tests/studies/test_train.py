@@ -8,6 +8,7 @@ import torch
 
 from tangentlens import InputError, open_run
 from tangentlens.corpora.tokens import in_sequences
+from tangentlens.models.device import find_device
 from tangentlens.report.page import write_report
 from tangentlens.runs.progress import unwatched
 from tangentlens.runs.records import KEY
@@ -47,6 +48,9 @@ def test_every_site_step_and_control_of_both_models_is_there(whole):
 def test_the_manifest_holds_configuration_data_hash_and_weight_hashes(whole):
     manifest = open_run(whole.path).manifest
     assert manifest["config"]["rank"] == TINY.rank
+    # The same plan may be continued on a machine with another device.
+    assert manifest["config"]["device"] == "auto"
+    assert {facts["device"] for facts in manifest["models"].values()} == {str(find_device())}
     assert len(manifest["data"]["sha256"]) == 64
     assert {len(manifest["models"][name]["initial_weights_sha256"]) for name in ("decoder", "encoder")} == {64}
 

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -6,10 +8,14 @@ from tangentlens.capture.sites import find_sites
 from tangentlens.corpora.counts import TokenCounts
 from tangentlens.corpora.windows import Text
 from tangentlens.models.load import load_model
+from tangentlens.report.reading import read_runs
 from tangentlens.runs.records import KEY, Record, as_frame
+from tangentlens.runs.run import create_run
+from tangentlens.runs.vocabulary import NULL, P_VALUE_OF, derived
 from tangentlens.studies.visibility import run_visibility
 from tangentlens.studies.visibility.model import one_per_type, visibility_records
 from tangentlens.studies.visibility.plan import ALPHAS, CORRELATION, FELL, RATIO, VISIBLE, VisibilityPlan
+from tangentlens.studies.visibility.section import in_model
 from tangentlens.studies.visibility.synthetic import SYNTHETIC, analytic
 from tiny import save_tiny
 
@@ -116,14 +122,29 @@ def test_frequency_that_falls_around_one_place_falls_with_the_distance_and_dealt
 
 def test_what_cannot_be_looked_at_is_refused(model, tmp_path):
     (tmp_path / "short.txt").write_text("a few words")
-    with pytest.raises(InputError, match="at least one window of 16 tokens"):
+    with pytest.raises(InputError, match="at least 64 token types in windows of 16 tokens, but holds 0"):
         run_visibility(VisibilityPlan(model, text=str(tmp_path / "short.txt"), **SMALL), tmp_path / "run", quiet)
     told = run_visibility(VisibilityPlan(model, dimension=12, **SMALL), tmp_path / "other", quiet).records
     assert told.filter(metric="unmeasured")["site"].to_list() == list(SMALL["sites"])
     assert told["detail"].str.contains("curvature in dimension 12 needs at least 364 distinct rows").all()
     with pytest.raises(InputError, match=r"dimension must be below the width \d+ of tiny, but is 5000"):
         run_visibility(VisibilityPlan(model, dimension=5000, **SMALL), tmp_path / "wide", quiet)
-    with pytest.raises(InputError, match="device must be one that PyTorch can compute on here, but 'nope' is not"):
+    with pytest.raises(InputError, match="device must be auto or one that PyTorch can compute on here, but 'nope'"):
         run_visibility(VisibilityPlan(model, device="nope", **SMALL), tmp_path / "nowhere", quiet)
     with pytest.raises(InputError, match="sites, dimension must come with a model"):
         run_visibility(VisibilityPlan(dimension=2, sites=("embed",)), tmp_path / "third", quiet)
+
+
+def test_a_report_says_where_frequencies_hide_curvature(tmp_path):
+    run = create_run(tmp_path / "run", {}, "visibility")
+    records = []
+    for site, ratio, p_value in (("resid.0", 0.5, 0.001), ("resid.1", 2.0, 0.001), ("resid.2", 0.9, 0.5)):
+        here = Record(model="m", quantity="activation", site=site, depth=0.0, variant="corpus", alpha=1.0)
+        values = {RATIO: ratio, derived(NULL, RATIO): 1.0, derived(P_VALUE_OF, RATIO): p_value}
+        records += [
+            replace(here, metric=metric, value=value, ci_low=value - 0.2, ci_high=value + 0.2)
+            for metric, value in values.items()
+        ]
+    run.write("part", records)
+    (told,) = in_model(read_runs([run]))
+    assert "hide curvature at resid.0 and reveal more of it at resid.1." in told

@@ -1,6 +1,7 @@
 """Activations and gradients of a model that is not trained: one backward pass for each batch, and no update."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from torch import Tensor, nn
 
@@ -29,7 +30,7 @@ def gradients(
         skip_first: How many positions at the beginning of each sequence to leave out.
     """
     losses = []
-    with Capture(model, sites, exclude, objective, skip_first=skip_first) as capture:
+    with _few_weight_gradients(model), Capture(model, sites, exclude, objective, skip_first=skip_first) as capture:
         for batch in batches:
             loss = model(**batch).loss
             loss.backward()
@@ -40,3 +41,21 @@ def gradients(
         rows[site.name] = capture.rows(site)
         capture.forget(site)
     return rows, sum(losses) / len(losses)
+
+
+@contextmanager
+def _few_weight_gradients(model: nn.Module) -> Iterator[None]:
+    """Let only embeddings have gradients, which then flow through every activation: those of all weights are as large.
+
+    A model without embeddings is left as it is.
+    """
+    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+    paused = [weight for weight in model.parameters() if embeddings and id(weight) not in embeddings]
+    paused = [weight for weight in paused if weight.requires_grad]
+    for weight in paused:
+        weight.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for weight in paused:
+            weight.requires_grad_(True)

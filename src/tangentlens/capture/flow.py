@@ -34,7 +34,8 @@ See = Callable[[Site, Batch, Tensor], None]
 def kept_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
     """Return the rows of a tensor (batch, length, width) at the positions that count; no copy if all of them do."""
     rows = hidden.detach().flatten(0, -2)
-    return rows if batch.whole else rows[batch.keep.flatten()]
+    # Blocks may be spread over devices, and the batch is where the embeddings are.
+    return rows if batch.whole else rows[batch.keep.flatten().to(rows.device)]
 
 
 def copied_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:

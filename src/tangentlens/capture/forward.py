@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from tangentlens.capture.measurable import measurable
 from tangentlens.capture.sites import Site, check_carried, watch, wrong_calls
 from tangentlens.errors import InputError
 
@@ -71,7 +72,9 @@ def rows_of_call(
             raise wrong_calls(site)
         if call == site.call:
             tokens, keep = batch(site)
-            see(site, check_carried(site, hidden, tokens).flatten(0, -2)[keep.flatten()])
+            rows = check_carried(site, hidden, tokens).flatten(0, -2)
+            # Blocks may be spread over devices, and tokens are where the embeddings are.
+            see(site, measurable(rows[keep.flatten().to(rows.device)]))
 
     seen: Counter[str] = Counter()
     handles = [watch(site, partial(look, site)) for site in sites]

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.batch import Batch, Objective
 from tangentlens.capture.flow import Flow, copied_rows, on_gradient
+from tangentlens.capture.measurable import measurable
 from tangentlens.capture.sites import Site
 from tangentlens.capture.targets import Targets
 from tangentlens.errors import InputError
@@ -119,7 +120,7 @@ class Capture:
         """Return the activations of each site that a gradient came through, by name of the site."""
         by_site = {site: self._with_gradient(site) for site in self.sites}
         return {
-            site.name: torch.cat([piece.activations[self._flow.in_sample(site, piece.batch)] for piece in pieces])
+            site.name: torch.cat([piece.activations[self._chosen(site, piece)] for piece in pieces])
             for site, pieces in by_site.items()
             if pieces
         }
@@ -130,16 +131,25 @@ class Capture:
         if not pieces:
             raise no_gradient([str(site)])
         self._flow.check_calls(site)
-        chosen = torch.cat([self._flow.in_sample(site, piece.batch) for piece in pieces])
+        chosen = torch.cat([self._chosen(site, piece) for piece in pieces])
         gradients = torch.cat([piece.gradients for piece in pieces if piece.gradients is not None])[chosen]
+
+        def of_batches(name: str) -> Tensor:
+            ids = [getattr(piece.batch, name)[piece.batch.keep].to(chosen.device) for piece in pieces]
+            return measurable(torch.cat(ids)[chosen])
+
         return TokenRows(
-            activations=torch.cat([piece.activations for piece in pieces])[chosen],
-            gradients=gradients if self._scale is None else gradients.float() / self._scale,
-            sequences=torch.cat([piece.batch.sequences[piece.batch.keep] for piece in pieces])[chosen],
-            tokens=torch.cat([piece.batch.tokens[piece.batch.keep] for piece in pieces])[chosen],
-            targets=torch.cat([piece.batch.targets[piece.batch.keep] for piece in pieces])[chosen],
-            positions=torch.cat([piece.batch.positions[piece.batch.keep] for piece in pieces])[chosen],
+            activations=measurable(torch.cat([piece.activations for piece in pieces])[chosen]),
+            gradients=measurable(gradients if self._scale is None else gradients.float() / self._scale),
+            sequences=of_batches("sequences"),
+            tokens=of_batches("tokens"),
+            targets=of_batches("targets"),
+            positions=of_batches("positions"),
         )
+
+    def _chosen(self, site: Site, piece: _Piece) -> Bool[Tensor, "n"]:
+        """Return which rows of a piece are in the sample, where the rows are."""
+        return self._flow.in_sample(site, piece.batch).to(piece.activations.device)
 
     def forget(self, site: Site) -> None:
         """Free the memory of a site's rows."""

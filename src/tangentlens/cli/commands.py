@@ -6,7 +6,6 @@ import importlib.metadata
 import json
 import sys
 from dataclasses import asdict
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -14,13 +13,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
-from rich.table import Table
 
 from tangentlens.alignment.tangent_planes import VERDICTS
-from tangentlens.cli.console import print_table, progress_bars
+from tangentlens.cli.console import print_report, progress_bars
 from tangentlens.cli.options import (
     Bos,
     Device,
+    DeviceMap,
+    Dtype,
     FitHead,
     Json,
     Length,
@@ -31,11 +31,13 @@ from tangentlens.cli.options import (
     Sites,
     SkipFirst,
     TextFile,
+    Tokenizer,
     TrustRemoteCode,
 )
 from tangentlens.cli.presets import LIST, list_presets
 from tangentlens.geometry.massive import THRESHOLD
 from tangentlens.geometry.measures import NAMES, USUAL
+from tangentlens.models.device import AUTO
 from tangentlens.proxies import DEFAULT, PROXIES
 from tangentlens.report.page import Report, write_report
 from tangentlens.runs.run import Run, open_run, runs_in
@@ -81,6 +83,7 @@ def demo(
     steps: Annotated[int, typer.Option(min=2, help="Training steps of each model.")] = _DEMO.steps,
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak learning rate.")] = _DEMO.learning_rate,
     seed: Seed = _DEMO.seed,
+    device: Device = AUTO,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -95,6 +98,7 @@ def demo(
         steps=steps,
         learning_rate=learning_rate,
         seed=seed,
+        device=device,
     )
     _run_and_report("train", plan, out or Path("runs/demo"), quiet, as_json)
 
@@ -129,8 +133,10 @@ def profile(
     bos: Bos = False,
     massive: Massive = THRESHOLD,
     seed: Seed = 0,
-    device: Device = "cpu",
-    dtype: Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16.")] = "float32",
+    device: Device = AUTO,
+    dtype: Dtype = AUTO,
+    device_map: DeviceMap = None,
+    tokenizer: Tokenizer = None,
     trust_remote_code: TrustRemoteCode = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -157,6 +163,8 @@ def profile(
         seed=seed,
         device=device,
         dtype=dtype,
+        device_map=device_map,
+        tokenizer=tokenizer,
         trust_remote_code=trust_remote_code,
         preset=preset,
         up_to=up_to,
@@ -184,7 +192,9 @@ def tangent(
     massive: Massive = THRESHOLD,
     fit_head: FitHead = 0,
     seed: Seed = 0,
-    device: Device = "cpu",
+    device: Device = AUTO,
+    dtype: Dtype = "float32",
+    tokenizer: Tokenizer = None,
     trust_remote_code: TrustRemoteCode = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -205,6 +215,8 @@ def tangent(
         fit_head=fit_head,
         seed=seed,
         device=device,
+        dtype=dtype,
+        tokenizer=tokenizer,
         trust_remote_code=trust_remote_code,
     )
     _run_and_report("test", plan, out, quiet, as_json)
@@ -231,7 +243,9 @@ def audit(
     massive: Massive = THRESHOLD,
     fit_head: FitHead = 0,
     seed: Seed = 0,
-    device: Device = "cpu",
+    device: Device = AUTO,
+    dtype: Dtype = "float32",
+    tokenizer: Tokenizer = None,
     trust_remote_code: TrustRemoteCode = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -250,6 +264,8 @@ def audit(
         fit_head=fit_head,
         seed=seed,
         device=device,
+        dtype=dtype,
+        tokenizer=tokenizer,
         trust_remote_code=trust_remote_code,
     )
     run = _run("audit", plan, out, hidden=quiet or as_json)
@@ -286,7 +302,10 @@ def visibility(
         typer.Option(min=1, help="Dimension of the tangent planes; by default the intrinsic one, if types suffice."),
     ] = None,
     seed: Seed = 0,
-    device: Device = "cpu",
+    device: Device = AUTO,
+    dtype: Dtype = AUTO,
+    device_map: DeviceMap = None,
+    tokenizer: Tokenizer = None,
     trust_remote_code: TrustRemoteCode = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -302,6 +321,9 @@ def visibility(
         dimension=dimension,
         seed=seed,
         device=device,
+        dtype=dtype,
+        device_map=device_map,
+        tokenizer=tokenizer,
         trust_remote_code=trust_remote_code,
     )
     _run_and_report("visibility", plan, out, quiet, as_json)
@@ -323,16 +345,7 @@ def report(
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     elif not quiet:
         console = Console(highlight=False)
-        for table in page.tables:
-            print_table(console, table.title, table.frame)
-        for (run, model), sentences in groupby(page.findings, key=lambda finding: (finding.run, finding.model)):
-            console.print(f"\n[bold]{escape(model)}[/bold] ({escape(run)})")
-            bullets = Table.grid(padding=(0, 1))
-            for finding in sentences:
-                bullets.add_row(" •", escape(finding.text))
-            console.print(bullets)
-        if page.legend:
-            console.print(f"\n{page.legend}")
+        print_report(console, page)
         console.print(f"\nRun:    {', '.join(str(path) for path in runs)}\nReport: {page.path}", soft_wrap=True)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from itertools import groupby
 from pathlib import Path
 
 import polars as pl
@@ -16,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from tangentlens.report.page import Report
 from tangentlens.runs.progress import Progress, Watch
 
 # Columns up to this width are short, as numbers with their intervals are. All others together need at least the second.
@@ -113,3 +115,17 @@ def print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
     for row in cells:
         table.add_row(*row)
     console.print(table)
+
+
+def print_report(console: Console, page: Report) -> None:
+    """Print what a report says: its tables, the findings of each model, and what the marks mean."""
+    for table in page.tables:
+        print_table(console, table.title, table.frame)
+    for (run, model), sentences in groupby(page.findings, key=lambda finding: (finding.run, finding.model)):
+        console.print(f"\n[bold]{escape(model)}[/bold] ({escape(run)})")
+        bullets = Table.grid(padding=(0, 1))
+        for finding in sentences:
+            bullets.add_row(" •", escape(finding.text))
+        console.print(bullets)
+    if page.legend:
+        console.print(f"\n{page.legend}")

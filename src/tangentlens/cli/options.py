@@ -24,7 +24,16 @@ Seed = Annotated[
         min=0, max=2**63 - 1, help="The same seed gives the same numbers on the same machine, with as many threads."
     ),
 ]
-Device = Annotated[str, typer.Option(help="Where to compute, such as cpu or cuda.")]
+Device = Annotated[
+    str, typer.Option(help="Where to compute, such as cpu or cuda:1; auto is the accelerator here, or the CPU.")
+]
+Dtype = Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16; auto is that of the checkpoint.")]
+DeviceMap = Annotated[
+    str | None, typer.Option(help="auto spreads a model larger than the device over all devices, memory and disk.")
+]
+Tokenizer = Annotated[
+    str | None, typer.Option(help="The directory or hub id of the tokenizer, if the model has none beside it.")
+]
 TrustRemoteCode = Annotated[
     bool, typer.Option("--trust-remote-code", help="Run code that a model's repository contains.")
 ]

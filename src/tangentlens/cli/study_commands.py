@@ -18,6 +18,7 @@ from tangentlens.cli.console import print_table, progress_bars
 from tangentlens.cli.options import Device, Json, Quiet, TextFile
 from tangentlens.corpora.download import download
 from tangentlens.errors import check_name
+from tangentlens.models.device import AUTO
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.run import runs_in
 from tangentlens.studies import STUDIES
@@ -40,7 +41,7 @@ def run_study(
     ] = None,
     text: TextFile = None,
     models: Annotated[str, typer.Option(help="For finished-models: comma-separated directories or hub ids.")] = "",
-    device: Device = "cpu",
+    device: Device = AUTO,
     listed: Annotated[bool, typer.Option("--list", help="Show all studies with their claims and costs.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,

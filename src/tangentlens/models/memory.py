@@ -1,4 +1,4 @@
-"""How much memory is free, so that a model that does not fit is not loaded."""
+"""How much memory is free, so that a model that does not fit is not loaded; and whether memory ran out."""
 
 from __future__ import annotations
 
@@ -6,21 +6,59 @@ import os
 from pathlib import Path
 
 import torch
+from torch import nn
+
+from tangentlens.errors import InputError
+from tangentlens.models.device import find_device
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP = Path("/sys/fs/cgroup")
+_GIB = 2**30
+_RAN_OUT = ("can't allocate memory", "not enough memory", "out of memory")
 
 
-def free_memory(device: str = "cpu") -> int | None:
+def free_memory(device: str | torch.device = "cpu") -> int | None:
     """Return how many bytes are free on a device, or None where that cannot be known.
 
     Args:
         device: Where a model would be put.
     """
-    if torch.device(device).type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+    device = find_device(str(device))
+    look = getattr(torch.get_device_module(device), "mem_get_info", None)
+    if look is not None:
+        return int(look(device)[0])
+    # What has no memory of its own, as an Apple GPU, uses that of the machine.
     known = [free for free in (_free_here(), _left_in_container()) if free is not None]
     return min(known, default=None)
+
+
+def check_fits(name: str, model: nn.Module, device: torch.device, copies: int = 1) -> None:
+    """Raise if the weights of a model are larger than the memory that is free.
+
+    Args:
+        name: What the error calls the model.
+        model: The model without its weights, on the meta device.
+        device: Where it would be put.
+        copies: How many models of this size must fit.
+    """
+    needed = copies * sum(weight.nbytes for weight in model.parameters())
+    free = free_memory(device)
+    if free is not None and needed > free:
+        count = sum(weight.numel() for weight in model.parameters())
+        dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+        times = "" if copies == 1 else f", {copies} times"
+        raise InputError(
+            f"{name} must fit into memory, but its {count / 1e9:.3g} billion weights in {dtype}{times} need "
+            f"{needed / _GIB:.1f} GiB, and {free / _GIB:.1f} GiB are free on {device}; use --dtype bfloat16, another "
+            "--device, or, for profile and visibility, --device-map auto"
+        )
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error says that memory ran out, on any device."""
+    # The allocator of the CPU raises a plain RuntimeError, in words that depend on the system.
+    said = isinstance(error, RuntimeError) and any(words in str(error) for words in _RAN_OUT)
+    return said or isinstance(error, MemoryError | torch.OutOfMemoryError)
 
 
 def _free_here() -> int | None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tangentlens.errors import InputError
 
@@ -74,5 +75,19 @@ def weight_hash(model: nn.Module, leave_out: Collection[str] = ()) -> str:
         if name in leave_out:
             continue
         digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        with _present(model, name, tensor) as present:
+            digest.update(present.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+@contextmanager
+def _present(model: nn.Module, name: str, tensor: Tensor) -> Iterator[Tensor]:
+    """Yield a tensor of a model; one that is kept on disk is read for as long as it is needed."""
+    if not tensor.is_meta:
+        yield tensor
+        return
+    from accelerate.utils import align_module_device
+
+    module, _, own = name.rpartition(".")
+    with align_module_device(model.get_submodule(module)):
+        yield getattr(model.get_submodule(module), own)

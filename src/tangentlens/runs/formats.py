@@ -26,12 +26,14 @@ _SEMI_NMF = "semi_nmf"
 _LENS = {"proxy": _SEMI_NMF, "skip_first": 0, "massive": 10.0}
 # The same for the plans of commands.
 _PLANS = {"skip_first": 0, "bos": False, "massive": 10.0}
+# Commands that had no choice of the format of weights, and always took float32.
+_FLOAT32 = ("test", "audit", "visibility")
 
 
 def upgraded_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return a manifest of any format in the present one."""
     if manifest["format"] == FORMAT:
-        return manifest
+        return manifest | {"config": _with_dtype(manifest["made_by"], manifest["config"])}
     lenses = {name: {**_LENS, **settings} for name, settings in manifest.get("lenses", {}).items()}
     # Format 1 kept what made the run in the configuration, or not at all.
     config = dict(manifest["config"])
@@ -40,8 +42,13 @@ def upgraded_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
         made_by = config.pop("command")
     if made_by in ("profile", "audit"):
         config = {**_PLANS, **config}
-    upgraded = {"format": FORMAT, "made_by": made_by, "config": config}
+    upgraded = {"format": FORMAT, "made_by": made_by, "config": _with_dtype(made_by, config)}
     return manifest | upgraded | ({"lenses": lenses} if lenses else {})
+
+
+def _with_dtype(made_by: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration that says the format of the weights, if the command has this setting."""
+    return {"dtype": "float32", **config} if made_by in _FLOAT32 else config
 
 
 def upgraded_records(frame: pl.DataFrame) -> pl.DataFrame:

@@ -19,6 +19,8 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.records import share_records
 from tangentlens.lens.settings import check_rank
+from tangentlens.models.device import AUTO
+from tangentlens.models.loading import Loading
 from tangentlens.models.small import weight_hash
 from tangentlens.report.contents import Section, Table
 from tangentlens.report.reading import ESTIMATE, interval_text, rows_text, text_of, without_massive
@@ -52,7 +54,9 @@ class AuditPlan:
         mask_rate: For a masked model, the share of tokens that it has to predict.
         fit_head: For a model without a head, the number of steps to train one; 0 refuses such a model.
         seed: Seed of everything that is drawn.
-        device: Where to compute.
+        device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
+        dtype: For a model, the format of its weights and gradients; `auto` is that of the checkpoint.
+        tokenizer: For a model, a directory or hub id of its tokenizer; None for its own.
         trust_remote_code: Whether to run code that a model's repository contains.
     """
 
@@ -68,11 +72,14 @@ class AuditPlan:
     mask_rate: float = 0.15
     fit_head: int = 0
     seed: int = 0
-    device: str = "cpu"
+    device: str = AUTO
+    dtype: str = "float32"
+    tokenizer: str | None = None
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
         check_threshold(self.massive, "massive")
+        Loading.of(self)
 
 
 def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run:
@@ -80,13 +87,14 @@ def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run
     subjects = subjects_of(plan.target, Backward.of(plan), watch)
     # What cannot be audited leaves no folder behind.
     first = next(subjects)
+    check_rank(plan.rank, {f"the stream of {first.name}": first.width})
     run = create_run(out, asdict(plan), NAME)
     if not is_run(plan.target):
         claim_text(run, plan.text)
     for subject in chain([first], subjects):
         run.claim_model(subject.name, {**subject.facts, "weights_sha256": weight_hash(subject.model)})
         sites = _sites(subject.model, plan.sites)
-        watch(Progress(subject.name, 0, len(sites), "gradients"))
+        watch(Progress(subject.name, 0, len(sites), f"gradients on {subject.facts['device']}"))
         if all(run.has(_part(subject, site)) for site in sites):
             continue
         captured = {name: subject_rows(subject, name, sites, plan.seed) for name in ("trained", *NULLS)}
@@ -204,4 +212,11 @@ def _folder(plan: AuditPlan) -> Path:
     )
 
 
-AUDIT = Job(NAME, AuditPlan, run_audit, _folder, Section(tables=(audit_tables,), findings=(verdicts,), rows=None))
+AUDIT = Job(
+    NAME,
+    AuditPlan,
+    run_audit,
+    _folder,
+    Section(tables=(audit_tables,), findings=(verdicts,), rows=None),
+    smaller="--tokens 2048, --length 64, fewer --sites or --dtype bfloat16",
+)

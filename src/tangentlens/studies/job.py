@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from tangentlens.corpora.counts import COUNTS
+from tangentlens.errors import InputError
+from tangentlens.models.memory import is_out_of_memory
 from tangentlens.report.contents import Section
 from tangentlens.runs.failed import leaving_no_empty_run
 from tangentlens.runs.progress import Watch, unwatched
@@ -24,6 +26,7 @@ class Job:
         make: Takes a plan, a directory and somebody to tell the progress to. It makes the run, or continues it.
         folder: The default directory for a plan.
         section: What a report says about such runs, beyond what it says about any run.
+        smaller: Options that need less memory, as the error says them if memory runs out.
     """
 
     name: str
@@ -31,6 +34,7 @@ class Job:
     make: Callable[[Any, Path, Watch], Run]
     folder: Callable[[Any], Path]
     section: Section = field(default_factory=Section)
+    smaller: str = "a smaller plan"
 
     def run(self, plan: Any, out: Path | None = None, watch: Watch = unwatched) -> Run:
         """Make the run of a plan in `out`, or in its default folder; a run that was interrupted is continued.
@@ -38,5 +42,14 @@ class Job:
         If it fails before anything was measured, no new folder is left.
         """
         out = out or self.folder(plan)
-        with leaving_no_empty_run(out, inputs=[COUNTS]):
-            return self.make(plan, out, watch)
+        try:
+            with leaving_no_empty_run(out, inputs=[COUNTS]):
+                return self.make(plan, out, watch)
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
+            reason = next(iter(str(error).splitlines()), "") or type(error).__name__
+            raise InputError(
+                f"{self.name} must fit into memory, but memory ran out ({reason}); what was measured stays in {out}; "
+                f"try {self.smaller}, with another --out"
+            ) from error

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tangentlens.errors import InputError, check_name
+from tangentlens.models.device import AUTO
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.run import Run
 from tangentlens.studies.job import Job
@@ -37,13 +38,13 @@ class Inputs:
         out: The folder of the study.
         text: A text file; None for what the study uses by itself.
         models: Models to look at, for studies of finished models.
-        device: Where to compute.
+        device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
     """
 
     out: Path
     text: str | None = None
     models: tuple[str, ...] = ()
-    device: str = "cpu"
+    device: str = AUTO
 
 
 @dataclass(frozen=True)

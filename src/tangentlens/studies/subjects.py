@@ -19,7 +19,9 @@ from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.models.load import LoadedModel, load_language_model
+from tangentlens.models.load import load_language_model
+from tangentlens.models.loaded import LoadedModel
+from tangentlens.models.loading import Loading
 from tangentlens.models.small import Kind
 from tangentlens.runs.progress import Progress, Watch
 from tangentlens.runs.run import Run
@@ -42,8 +44,8 @@ class Backward:
         mask_rate: For a masked model, the share of tokens that it has to predict.
         fit_head: For a model without a head, the number of steps to train one; 0 refuses such a model.
         seed: Seed of everything that is drawn.
-        device: Where to compute.
-        trust_remote_code: Whether to run code that a model's repository contains.
+        nulls: Whether an untrained twin will be held beside the model.
+        loading: How the model is loaded.
     """
 
     text: str | None
@@ -54,13 +56,15 @@ class Backward:
     mask_rate: float
     fit_head: int
     seed: int
-    device: str
-    trust_remote_code: bool
+    nulls: bool
+    loading: Loading
 
     @classmethod
     def of(cls, plan: Any) -> Backward:
-        """Return the settings of a plan that has all of these."""
-        return cls(**{field.name: getattr(plan, field.name) for field in fields(cls)})
+        """Return the settings of a plan that has all of these; one that does not mention nulls has them."""
+        names = [field.name for field in fields(cls) if field.name != "loading"]
+        own: dict[str, Any] = {name: getattr(plan, name, True) for name in names}
+        return cls(loading=Loading.of(plan), **own)
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +143,7 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
     with torch.random.fork_rng():
         # A head that is missing begins at random.
         torch.manual_seed(how.seed)
-        loaded = load_language_model(spec, how.device, how.trust_remote_code)
+        loaded = load_language_model(spec, how.loading, copies=2 if how.nulls else 1)
     if loaded.not_loaded and not how.fit_head:
         raise InputError(
             f"{spec} must hold its head for a language-model loss, but {len(loaded.not_loaded)} weights are "
@@ -151,7 +155,7 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
     def untrained() -> nn.Module:
         with torch.random.fork_rng():
             torch.manual_seed(how.seed)
-            return type(loaded.model)(loaded.config).to(how.device).eval()
+            return type(loaded.model)(loaded.config).to(loaded.device, loaded.dtype).eval()
 
     batches = _text_batches(how, loaded, first=0, n_tokens=how.tokens)
     if loaded.not_loaded:
@@ -170,7 +174,7 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
         counts=_counts(batches),
         revision=loaded.revision,
         token_name=loaded.token_name,
-        facts={"kind": loaded.kind},
+        facts=loaded.facts,
     )
 
 
@@ -200,7 +204,7 @@ def _text_batches(how: Backward, loaded: LoadedModel, first: int, n_tokens: int)
     for some in torch.stack(chosen).split(BATCH):
         batch = batch_for(loaded.kind, some, loaded.mask_id, how.mask_rate, make)
         tokens, labels = loaded.framed(batch["input_ids"]), loaded.beside_specials(batch["labels"], IGNORED)
-        batches.append({"input_ids": tokens.to(how.device), "labels": labels.to(how.device)})
+        batches.append({"input_ids": tokens.to(loaded.device), "labels": labels.to(loaded.device)})
     return batches
 
 

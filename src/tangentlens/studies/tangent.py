@@ -19,7 +19,8 @@ from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
 from tangentlens.lens.records import mean_records, site_records
 from tangentlens.lens.settings import check_rank
-from tangentlens.models.load import check_device
+from tangentlens.models.device import AUTO
+from tangentlens.models.loading import Loading
 from tangentlens.models.small import weight_hash
 from tangentlens.proxies import DEFAULT, named_proxy
 from tangentlens.runs.active_records import active_records
@@ -57,7 +58,9 @@ class TestPlan:
         mask_rate: For a masked model, the share of tokens that it has to predict.
         fit_head: For a model without a head, the number of steps to train one; 0 refuses such a model.
         seed: Seed of everything that is drawn.
-        device: Where to compute.
+        device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
+        dtype: For a model, the format of its weights and gradients; `auto` is that of the checkpoint.
+        tokenizer: For a model, a directory or hub id of its tokenizer; None for its own.
         trust_remote_code: Whether to run code that a model's repository contains.
     """
 
@@ -77,7 +80,9 @@ class TestPlan:
     mask_rate: float = 0.15
     fit_head: int = 0
     seed: int = 0
-    device: str = "cpu"
+    device: str = AUTO
+    dtype: str = "float32"
+    tokenizer: str | None = None
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
@@ -86,7 +91,7 @@ class TestPlan:
                 raise InputError(f"{name} must be at least {least}, but is {getattr(self, name)}")
         named_proxy(self.proxy)
         check_threshold(self.massive, "massive")
-        check_device(self.device)
+        Loading.of(self)
 
 
 def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched) -> Run:
@@ -94,6 +99,7 @@ def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched) -> Run:
     subjects = subjects_of(plan.model, Backward.of(plan), watch)
     # What cannot be tested leaves no folder behind.
     first = next(subjects)
+    check_rank(plan.rank, {f"the stream of {first.name}": first.width})
     find_sites(first.model, plan.sites)
     run = create_run(out, asdict(plan), NAME)
     if not is_run(plan.model):
@@ -115,7 +121,7 @@ def _tested(
     bins = FrequencyBins.of(subject.counts)
     fitting = Fitting(plan.proxy, plan.rank, bins, plan.seed, CONTROLS, tuple(ORDERS), plan.massive)
     measured: list[SiteMeasures] = []
-    watch(Progress(name, 0, len(sites), "gradients"))
+    watch(Progress(name, 0, len(sites), f"gradients on {subject.facts['device']}"))
     for number, some in enumerate(_that_fit(sites, subject)):
         rows, loss = subject_rows(subject, which, some, plan.seed)
         check_rank(plan.rank, {site.name: rows[site.name].activations.shape[1] for site in some})
@@ -165,4 +171,10 @@ def _folder(plan: TestPlan) -> Path:
     )
 
 
-TEST = Job(NAME, TestPlan, run_test, _folder)
+TEST = Job(
+    NAME,
+    TestPlan,
+    run_test,
+    _folder,
+    smaller="--tokens 2048, --length 64, --sites resid:8 or --dtype bfloat16",
+)

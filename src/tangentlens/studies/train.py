@@ -19,6 +19,7 @@ from tangentlens.corpora.tokens import MASK, TokenizedText, in_sequences, tokeni
 from tangentlens.errors import InputError
 from tangentlens.lens.lens import Lens
 from tangentlens.lens.schedule import log_steps
+from tangentlens.models.device import AUTO, find_device
 from tangentlens.models.small import Kind, SmallModel, small_model, weight_hash
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.run import Run, create_run
@@ -62,7 +63,7 @@ class TrainPlan:
         probe: Whether to measure how representations of held-out text move.
         rank: Rank of the proxy and of its controls.
         seed: Seed of the first network's weights, of its batches and of everything that is drawn.
-        device: Where to compute.
+        device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
     """
 
     models: tuple[SmallModel, ...] = ("decoder", "encoder")
@@ -88,7 +89,7 @@ class TrainPlan:
     probe: bool = False
     rank: int = 16
     seed: int = 0
-    device: str = "cpu"
+    device: str = AUTO
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= self.width // 2:
@@ -154,7 +155,7 @@ class TrainPlan:
     def untrained(self, network: Network, vocabulary: int) -> nn.Module:
         """Return a network before its training."""
         shape = (vocabulary, self.layers, self.width, self.length, MASK, network.seed)
-        return small_model(network.model, *shape).to(self.device)
+        return small_model(network.model, *shape).to(find_device(self.device))
 
 
 @dataclass(frozen=True)
@@ -215,6 +216,7 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         return
     model = plan.untrained(network, tokens.vocabulary)
     sequences, held_out = plan.split(tokens)
+    device = find_device(plan.device)
     facts = {
         "kind": network.model,
         "family": plan.family(network, tokens),
@@ -222,6 +224,7 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         "epoch": len(sequences) // plan.batch,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "initial_weights_sha256": weight_hash(model),
+        "device": str(device),
     }
     run.describe("models", {network.name: facts})
     lens = Lens(
@@ -245,10 +248,10 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         choose = draw_in_epochs if plan.in_epochs else draw
         chosen, generator = choose(sequences, plan.batch, network.seed, number)
         made = batch_for(network.kind, chosen, MASK, plan.mask_rate, generator)
-        return {name: tensor.to(plan.device) for name, tensor in made.items()}
+        return {name: tensor.to(device) for name, tensor in made.items()}
 
     train(model, batch, Recipe(plan.steps, plan.learning_rate), lens, checkpoint, watch)
     run.describe("models", {network.name: facts | {"weights_sha256": weight_hash(model)}})
 
 
-TRAIN = Job(NAME, TrainPlan, run_train, folder=lambda plan: Path("runs") / NAME)
+TRAIN = Job(NAME, TrainPlan, run_train, folder=lambda plan: Path("runs") / NAME, smaller="--sites resid:3 or --rank 8")

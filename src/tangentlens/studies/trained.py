@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import nn
 
+from tangentlens.capture.measurable import measurable
 from tangentlens.corpora.tokens import MASK
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.models.device import find_device
 from tangentlens.proxies import DEFAULT
 from tangentlens.runs.progress import Watch
 from tangentlens.runs.run import Run, is_run, open_run
@@ -41,7 +45,8 @@ def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
             f"{run.path} must be a run that holds its model, as those of `tangentlens demo` do, but does not; name the "
             "model instead, or call tangentlens.audit on rows you captured"
         )
-    plan = TrainPlan.of(run.manifest["config"])
+    plan = replace(TrainPlan.of(run.manifest["config"]), device=how.loading.device)
+    device = find_device(plan.device)
     tokens = plan.tokens()
     if tokens.sha256 != run.manifest["data"]["sha256"]:
         raise InputError(f"{run.path} was made from another text than {plan.text} now holds; restore that text")
@@ -58,10 +63,7 @@ def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
         checkpoint.restore(model, Recipe(plan.steps, plan.learning_rate))
         sequences, make = draw(text, n, how.seed, plan.steps)
         batches = [
-            {
-                name: ids.to(plan.device)
-                for name, ids in batch_for(network.kind, some, MASK, plan.mask_rate, make).items()
-            }
+            {name: ids.to(device) for name, ids in batch_for(network.kind, some, MASK, plan.mask_rate, make).items()}
             for some in sequences.split(BATCH)
         ]
         yield Subject(
@@ -75,8 +77,8 @@ def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
             skip_first=how.skip_first,
             counts=tokens.counts,
             step=step,
-            earlier=_saved_proxies(run, network.name, plan.schedule()),
-            facts=_facts(run.manifest["models"][network.name], step, plan.steps),
+            earlier=_saved_proxies(run, network.name, plan.schedule(), device),
+            facts=_facts(run.manifest["models"][network.name], step, plan.steps) | {"device": str(device)},
         )
 
 
@@ -91,13 +93,15 @@ def _untrained(plan: TrainPlan, network: Network, vocabulary: int) -> nn.Module:
     return plan.untrained(network, vocabulary).eval()
 
 
-def _saved_proxies(run: Run, network: str, steps: Sequence[int]) -> dict[str, dict[str, Subspace]]:
-    """Return the proxies that the lens fitted at each step, by site."""
+def _saved_proxies(
+    run: Run, network: str, steps: Sequence[int], device: torch.device
+) -> dict[str, dict[str, Subspace]]:
+    """Return the proxies that the lens fitted at each step, by site, where rows are measured."""
     proxies: dict[str, dict[str, Subspace]] = {}
     for step in steps:
         kept = run.load_tensors(f"{network}-step-{step:08d}")
         for name, basis in kept[0].items() if kept else ():
             site, variant = name.rsplit("/", 1)
             if variant == DEFAULT:
-                proxies.setdefault(site, {})[f"step {step}"] = Subspace(basis)
+                proxies.setdefault(site, {})[f"step {step}"] = Subspace(measurable(basis.to(device)))
     return proxies

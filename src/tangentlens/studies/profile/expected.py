@@ -19,7 +19,8 @@ _MEASURES = (1.4e-7, 9.1e-10, 7.6e-10)
 _TWO_CORES = 1.9
 # An assumption and no measurement: what a GPU of the data centre does in a second in fp32.
 _GPU_FORWARD = 1e13
-_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+# The format of a checkpoint is known only when it is there; none is longer than float32.
+_BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 def forward_operations(model: PresetModel, profile: Profile) -> float:

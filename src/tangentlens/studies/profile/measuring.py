@@ -20,6 +20,7 @@ from tangentlens.geometry.massive import Places
 from tangentlens.geometry.measures import Cloud, chosen, measure_all
 from tangentlens.geometry.rows import as_rows
 from tangentlens.models.load import check_model, load_model, model_name
+from tangentlens.models.loading import Loading
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
@@ -36,9 +37,8 @@ def run_profile(profile: Profile, out: str | Path, watch: Watch = unwatched) -> 
     text = Text(None if profile.text is None else Path(profile.text))
     if text.size == 0:
         raise InputError(f"{profile.text} must hold text, but is empty; name another file")
-    if len(profile.models) + len(profile.preset_models) > 1:
-        for spec in profile.models:
-            check_model(spec, profile.trust_remote_code)
+    for spec in profile.models:
+        check_model(spec, Loading.of(profile))
     run = create_run(out, asdict(profile), NAME)
     run.claim_data(profile.text, text.identity)
     names = _names(profile)
@@ -63,7 +63,7 @@ class _ModelProfile:
 
     def __init__(self, profile: Profile, spec: str, name: str, run: Run, text: Text, watch: Watch) -> None:
         self.profile, self.name, self.run, self.text, self.watch = profile, name, run, text, watch
-        loaded = load_model(spec, profile.device, getattr(torch, profile.dtype), profile.trust_remote_code)
+        loaded = load_model(spec, Loading.of(profile))
         self.loaded = loaded.beginning_with_bos() if profile.bos else loaded
         self.sites = find_sites(self.loaded.model, profile.sites)
         self.measures = chosen(profile.measures)
@@ -78,7 +78,7 @@ class _ModelProfile:
         """Measure every site of every batch that has not been measured yet; from the second batch on, sum up."""
         parameters = sum(parameter.numel() for parameter in self.loaded.model.parameters())
         facts = {
-            "kind": self.loaded.kind,
+            **self.loaded.facts,
             "loaded_from": self.loaded.name,
             "commit": self.loaded.commit,
             "parameters": parameters,
@@ -89,16 +89,17 @@ class _ModelProfile:
         self.run.claim_model(self.name, facts)
         if is_finished(self.run, self.name):
             return
+        # A text that is too short is told before anything is measured.
+        batches = list(self._batches())
         cost = self._cost()
         self.watch(Progress(self.name, 0, self.total, cost))
-        number = 0
-        for number, gathered in enumerate(self._batches(), start=1):
+        for number, gathered in enumerate(batches, start=1):
             self._measure_batch(number - 1, gathered, cost)
             if number > 1:
                 self._sum_up()
                 note = f"{number} batches summed up; {cost}"
                 self.watch(Progress(self.name, number * len(self.sites), self.total, note, readable=self.run.path))
-        self.run.describe("finished", {self.name: number})
+        self.run.describe("finished", {self.name: len(batches)})
 
     def _counts(self, tokens: Int[Tensor, "*w length"]) -> Bool[Tensor, "*w length"]:
         """Return which tokens count: text, after the positions that are skipped."""
@@ -171,7 +172,7 @@ class _ModelProfile:
 
     def _forward(self, tokens: Int[Tensor, "w length"], see: Callable[[Site, Tensor], None]) -> None:
         keep = self.loaded.beside_specials(self._counts(tokens), at_specials=False)
-        device = self.profile.device
+        device = self.loaded.device
         activations(self.loaded.model, self.sites, self.loaded.framed(tokens).to(device), keep.to(device), see)
 
     def _cost(self) -> str:
@@ -182,7 +183,7 @@ class _ModelProfile:
             self._forward(some, lambda site, piece: None)
             forward = (time.perf_counter() - start) / some.numel()
         size = self.profile.batch_tokens
-        sample = torch.randn(size, self.width, generator=torch.Generator().manual_seed(0)).to(self.profile.device)
+        sample = torch.randn(size, self.width, generator=torch.Generator().manual_seed(0)).to(self.loaded.device)
         start = time.perf_counter()
         ids = torch.arange(size, device=sample.device)
         measure_all(Cloud(sample, ids, ids), self.measures)
@@ -192,7 +193,7 @@ class _ModelProfile:
         # The rows of one site in a few copies, and what flows through a block of the model.
         held = 16 * size * self.width * 4
         about = f"about {seconds / 60:.0f} min" if seconds > 90 else f"about {seconds:.0f} s"
-        return f"{about}, {(weights + held) / 2**30:.1f} GiB of memory"
+        return f"{about}, {(weights + held) / 2**30:.1f} GiB of memory on {self.loaded.where}"
 
     def _sum_up(self) -> None:
         """Write the summary of all batches so far, in place of that of fewer."""

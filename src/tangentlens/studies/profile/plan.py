@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from tangentlens.errors import InputError, check_name
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.geometry.measures import NAMES, USUAL
-from tangentlens.models.load import check_device
+from tangentlens.models.device import AUTO
+from tangentlens.models.loading import Loading
 from tangentlens.studies.profile.presets import PRESETS, PresetModel
 
 NAME = "profile"
@@ -29,11 +30,13 @@ class Profile:
         bos: Whether every window begins with the begin-of-sequence token, also if the tokenizer adds none.
         massive: How many times as long as the median row a row must be to count as massive.
         seed: Seed of the windows and of the vectors drawn from them.
-        device: Where to compute.
-        dtype: The format of the weights.
+        device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
+        dtype: The format of the weights; `auto` is that of the checkpoint.
         trust_remote_code: Whether to run code that a model's repository contains.
         preset: A set of further models by its name in `PRESETS`. One that cannot be had is skipped.
         up_to: Only models of the preset with at most so many billions of parameters.
+        device_map: `auto` spreads a model that is larger than the device over all devices, memory and disk.
+        tokenizer: A directory or hub id of the tokenizer; None for each model's own.
     """
 
     models: tuple[str, ...] = ()
@@ -47,12 +50,14 @@ class Profile:
     bos: bool = False
     massive: float = THRESHOLD
     seed: int = 0
-    device: str = "cpu"
-    dtype: str = "float32"
+    device: str = AUTO
+    dtype: str = AUTO
     trust_remote_code: bool = False
     # None and not another value: the manifests of runs from before there were presets have none.
     preset: str | None = None
     up_to: float | None = None
+    device_map: str | None = None
+    tokenizer: str | None = None
 
     def __post_init__(self) -> None:
         least = {"batches": 2, "batch_tokens": 64, "length": 2, "skip_first": 0}
@@ -63,10 +68,8 @@ class Profile:
             raise InputError(f"measures must name at least one, but is empty; choose from {', '.join(NAMES)}")
         for name in self.measures:
             check_name("a measure", name, NAMES)
-        if self.dtype not in ("float32", "bfloat16", "float16"):
-            raise InputError(f"dtype must be float32, bfloat16 or float16, but is {self.dtype!r}")
         check_threshold(self.massive, "massive")
-        check_device(self.device)
+        Loading.of(self)
         self._check_models()
 
     def _check_models(self) -> None:

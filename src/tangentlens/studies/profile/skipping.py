@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from textwrap import shorten
 
-import torch
-
 from tangentlens.errors import InputError
+from tangentlens.models.device import AUTO
 from tangentlens.models.load import LoadError
-from tangentlens.models.memory import free_memory
+from tangentlens.models.memory import free_memory, is_out_of_memory
 from tangentlens.runs.progress import Progress, Watch
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run
@@ -57,14 +56,17 @@ def measure_preset(profile: Profile, run: Run, watch: Watch, make: Callable[[Pre
 def _tried(profile: Profile, model: PresetModel, make: Callable[[PresetModel], None]) -> str | None:
     """Measure a model, and return None; or return why it cannot be measured."""
     needed, free = memory_needed(model, profile), free_memory(profile.device)
-    if free is not None and needed > free:
+    # In the checkpoint's own format it may need less, which is looked at before it is loaded.
+    if profile.dtype != AUTO and free is not None and needed > free:
         return f"it needs about {needed / _GIB:.1f} GiB of memory, and {free / _GIB:.1f} GiB are free"
     try:
         make(model)
     except LoadError as error:
         gate = "it is gated, and access must be granted on the hub first; " if model.gated else ""
         return f"{gate}{model.hub_id} cannot be loaded: {error.reason.rstrip('.')}"
-    except (InputError, MemoryError, torch.OutOfMemoryError) as error:
+    except (InputError, MemoryError, RuntimeError) as error:
+        if not isinstance(error, InputError) and not is_out_of_memory(error):
+            raise
         return " ".join(str(error).split()) or type(error).__name__
     return None
 

@@ -10,7 +10,9 @@ from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.counts import TokenCounts
 from tangentlens.corpora.windows import Text
 from tangentlens.errors import InputError
-from tangentlens.models.load import LoadedModel, load_model
+from tangentlens.models.load import load_model
+from tangentlens.models.loaded import LoadedModel
+from tangentlens.models.loading import Loading
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
@@ -44,21 +46,21 @@ def _of_manifolds(plan: VisibilityPlan, out: str | Path, watch: Watch) -> Run:
 
 
 def _of_model(plan: VisibilityPlan, model: str, out: str | Path, watch: Watch) -> Run:
-    loaded = load_model(model, plan.device, trust_remote_code=plan.trust_remote_code)
+    loaded = load_model(model, Loading.of(plan))
     text = Text(None if plan.text is None else Path(plan.text))
     sites = find_sites(loaded.model, plan.sites)
     if plan.dimension is not None and plan.dimension >= loaded.width:
         raise InputError(f"dimension must be below the width {loaded.width} of {loaded.name}, but is {plan.dimension}")
     run = create_run(out, asdict(plan), NAME)
-    run.claim_model(loaded.name, {"weights_sha256": weight_hash(loaded.model, loaded.not_loaded)})
+    run.claim_model(loaded.name, {**loaded.facts, "weights_sha256": weight_hash(loaded.model, loaded.not_loaded)})
     run.claim_data(plan.text, text.identity)
     if all(run.has(_part(loaded, site)) for site in sites):
         return run
     watch(Progress(loaded.name, 0, len(sites), "counting tokens"))
     counts = TokenCounts.of_text(text, loaded.encode, loaded.vocabulary)
-    counts.save(run)
-    watch(Progress(loaded.name, 0, len(sites), "activations"))
+    watch(Progress(loaded.name, 0, len(sites), f"activations on {loaded.where}"))
     types, rows = one_per_type(plan, loaded, sites, text, counts)
+    counts.save(run)
     frequency = counts.counts[types].double()
     about = Record(model=loaded.name, revision=loaded.revision, quantity=ACTIVATION, seed=plan.seed)
     for done, site in enumerate(sites):
@@ -84,4 +86,11 @@ def _folder(plan: VisibilityPlan) -> Path:
     return Path("runs") / (NAME if plan.model is None else f"{NAME}-{Path(plan.model).name}")
 
 
-VISIBILITY = Job(NAME, VisibilityPlan, run_visibility, _folder, SECTION)
+VISIBILITY = Job(
+    NAME,
+    VisibilityPlan,
+    run_visibility,
+    _folder,
+    SECTION,
+    smaller="--types 1024, --anchors 64, --sites resid:8 or --dimension 8",
+)

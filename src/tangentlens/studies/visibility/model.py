@@ -21,7 +21,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.curvature.local_geometry import LocalGeometry, local_geometry
 from tangentlens.geometry.curvature.second_form import n_monomials
 from tangentlens.geometry.dimension.intrinsic import patch_dimension
-from tangentlens.models.load import LoadedModel
+from tangentlens.models.loaded import LoadedModel
 from tangentlens.runs.records import Record
 from tangentlens.runs.vocabulary import NULL, P_VALUE_OF, derived
 from tangentlens.statistics.interval import Interval
@@ -40,6 +40,8 @@ from tangentlens.studies.visibility.plan import (
 _PERMUTATIONS = 999
 # Tokens in a forward pass, and distinct rows that each coefficient of a quadratic needs to have a choice of sizes.
 _FORWARD, _ROWS_PER_MONOMIAL = 4096, 16
+# Fewer types are no patches.
+_LEAST_TYPES = 64
 
 
 def one_per_type(
@@ -54,13 +56,16 @@ def one_per_type(
     types = counts.most_frequent(plan.types, without=loaded.special_ids)
     source = windows(text, loaded.encode, length, plan.seed)
     tokens, drawn = draw_occurrences(source, types, loaded.vocabulary, plan.seed)
-    if not len(tokens):
-        raise InputError(f"the text must hold at least one window of {length} tokens, but holds none; use a longer one")
+    if int(drawn.sum()) < _LEAST_TYPES:
+        raise InputError(
+            f"the text must hold at least {_LEAST_TYPES} token types in windows of {length} tokens, but holds "
+            f"{int(drawn.sum())}; use a longer text or a smaller --length"
+        )
     rows: dict[str, list[Tensor]] = {site.name: [] for site in sites}
     some = max(_FORWARD // length, 1)
     for batch, keep in zip(tokens.split(some), drawn.split(some), strict=True):
-        keep = loaded.beside_specials(keep, at_specials=False).to(plan.device)
-        framed = loaded.framed(batch).to(plan.device)
+        keep = loaded.beside_specials(keep, at_specials=False).to(loaded.device)
+        framed = loaded.framed(batch).to(loaded.device)
         activations(loaded.model, sites, framed, keep, lambda site, piece: rows[site.name].append(piece))
     return tokens[drawn], {name: torch.cat(pieces) for name, pieces in rows.items()}
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tangentlens.models.device import AUTO
+
 # Exponents of frequency, from equal weights for all types to the frequencies of the corpus.
 ALPHAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 # Metrics in the records: visible curvature; its ratio to that of types with equal weights; the correlation of a type's
@@ -28,7 +30,10 @@ class VisibilityPlan:
         anchors: How many patches to look at.
         dimension: The dimension of the tangent planes; by default the intrinsic one, if there are types enough for it.
         seed: Seed of everything that is drawn.
-        device: Where to compute.
+        device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
+        dtype: The format of the weights; `auto` is that of the checkpoint.
+        device_map: `auto` spreads a model that is larger than the device over all devices, memory and disk.
+        tokenizer: A directory or hub id of the tokenizer; None for the model's own.
         trust_remote_code: Whether to run code that a model's repository contains.
     """
 
@@ -40,5 +45,8 @@ class VisibilityPlan:
     anchors: int = 128
     dimension: int | None = None
     seed: int = 0
-    device: str = "cpu"
+    device: str = AUTO
+    dtype: str = AUTO
+    device_map: str | None = None
+    tokenizer: str | None = None
     trust_remote_code: bool = False

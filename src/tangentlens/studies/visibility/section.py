@@ -138,9 +138,9 @@ def _unlike_permuted(rows: pl.DataFrame, metric: str) -> tuple[list[str], list[s
         sure=pl.col("value").map_batches(holm, return_dtype=pl.Float64) < 0.05
     )
     sure = rows.filter(pl.col("metric") == metric, pl.col("site").is_in(tests.filter("sure")["site"].to_list()))
-    null = rows.filter(pl.col("metric") == derived(NULL, metric)).select("site", null="value")
+    null = rows.filter(pl.col("metric") == derived(NULL, metric)).select("site", permuted="value")
     compared = sure.join(null, on="site", maintain_order="left")
-    less, more = pl.col("ci_high") < pl.col("null"), pl.col("ci_low") > pl.col("null")
+    less, more = pl.col("ci_high") < pl.col("permuted"), pl.col("ci_low") > pl.col("permuted")
     return compared.filter(less)["site"].to_list(), compared.filter(more)["site"].to_list()
 
 
