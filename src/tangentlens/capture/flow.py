@@ -22,6 +22,7 @@ from tangentlens.capture.batch import (
     read_decoder_batch,
     unwrapped,
 )
+from tangentlens.capture.device import Devices, MeasureOn
 from tangentlens.capture.recomputed import RecomputedPasses, in_backward
 from tangentlens.capture.sample import TokenSample
 from tangentlens.capture.sites import Site, check_carried, check_visible, watch, wrong_calls
@@ -30,16 +31,21 @@ from tangentlens.capture.stacks import find_stacks
 See = Callable[[Site, Batch, Tensor], None]
 
 
-def kept_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
-    """Return the rows of a tensor (batch, length, width) at the positions that count; no copy if all of them do."""
+def rows_of(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
+    """Return the rows of a tensor (batch, length, width) at the stored positions, on the device of the batch.
+
+    They are no copy if all positions are stored.
+    """
     rows = hidden.detach().flatten(0, -2)
-    return rows if batch.whole else rows[batch.keep.flatten()]
+    if batch.stored is not None:
+        rows = rows[batch.stored.to(rows.device)]
+    return rows.to(batch.tokens.device)
 
 
 def copied_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
-    """Return a copy of the rows at the positions that count, which later in-place operations cannot change."""
-    rows = kept_rows(hidden, batch)
-    return rows.clone() if batch.whole else rows
+    """Return a copy of the rows at the stored positions, which later in-place operations cannot change."""
+    rows = rows_of(hidden, batch)
+    return rows.clone() if batch.stored is None and rows.device == hidden.device else rows
 
 
 @dataclass(eq=False)
@@ -58,6 +64,7 @@ class Flow:
         objective: What positions predict; None if that is not known.
         max_tokens: Keep at most this many tokens of all forward passes together; if there are more, a random sample.
         skip_first: How many positions at the beginning of each sequence to leave out.
+        measure_on: 'cpu' if rows are moved to the host as they come; None if only a device without fp64 requires it.
     """
 
     model: nn.Module
@@ -67,6 +74,7 @@ class Flow:
     objective: Objective | None = None
     max_tokens: int | None = None
     skip_first: int = 0
+    measure_on: MeasureOn | None = None
     _handles: list[RemovableHandle] = field(default_factory=list)
     _named: dict[str, Any] = field(default_factory=dict)
     _batches: dict[str, Batch] = field(default_factory=dict)
@@ -100,6 +108,11 @@ class Flow:
         self._named.clear()
         self._recomputed.clear()
 
+    @property
+    def devices(self) -> Devices:
+        """Return where ranks exchange numbers, and where rows are measured."""
+        return Devices.of(self.model, self.measure_on)
+
     def ran(self, site: Site) -> bool:
         """Return whether any forward pass came through the site. If blocks are dropped at random, none may."""
         return site.name in self._ran
@@ -109,7 +122,7 @@ class Flow:
         self._sample.count(batch, _stack(site))
 
     def in_sample(self, site: Site, batch: Batch) -> Bool[Tensor, "n"]:
-        """Return which of the tokens kept of a batch are still in the sample, after all batches that came later."""
+        """Return which of the tokens stored of a batch are still in the sample, after all batches that came later."""
         return self._sample.holds(batch, _stack(site))
 
     def check_calls(self, site: Site) -> None:
@@ -144,6 +157,7 @@ class Flow:
         """Return the batch with only sampled tokens kept, its sequences numbered after those of earlier batches."""
         first = self._n_sequences
         self._n_sequences += batch.tokens.numel()
+        batch = batch.to(self.devices.measure)
         return self._sample.draw(replace(batch, sequences=batch.sequences + first), stack, seed=first)
 
     def _watch(self, site: Site, hidden: Tensor | None) -> None:

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from tangentlens.capture.device import Devices
 from tangentlens.capture.sites import Site, check_carried, watch, wrong_calls
 from tangentlens.errors import InputError
 
@@ -31,10 +32,10 @@ def activations(
         sites: The sites to capture.
         tokens: The token ids to run the model on.
         keep: The positions whose rows are passed on.
-        see: Called with the site and its rows `(n, d)`.
+        see: Called with the site and its rows `(n, d)`; if the device of the model has no fp64, they are on the CPU.
     """
-    run = partial(model, input_ids=tokens, attention_mask=torch.ones_like(tokens))
-    rows_of_call(run, sites, lambda site: (tokens, keep), see)
+    run, device = partial(model, input_ids=tokens, attention_mask=torch.ones_like(tokens)), Devices.of(model).measure
+    rows_of_call(run, sites, lambda site: (tokens, keep), lambda site, rows: see(site, rows.to(device)))
 
 
 @torch.no_grad()

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.batch import Batch, Objective
+from tangentlens.capture.device import Devices, MeasureOn
 from tangentlens.capture.flow import Flow, copied_rows, on_gradient
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
@@ -23,7 +24,7 @@ class _Piece:
 
     Attributes:
         batch: The batch of the pass.
-        activations: The activations at the positions that count.
+        activations: The activations at the positions that are stored.
         gradients: The sum of the gradients received so far; None before the first one.
     """
 
@@ -35,6 +36,23 @@ class _Piece:
         """Add a gradient: those of several backward passes are summed, as they are in a parameter's `grad`."""
         kept = copied_rows(gradient, self.batch)
         self.gradients = kept if self.gradients is None else self.gradients + kept
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Rows of several passes, of which some count.
+
+    They are selected when they are read: the host has to wait for a GPU then, and the step that they are from must not.
+
+    Attributes:
+        parts: The rows of each pass, and which of them count.
+    """
+
+    parts: Sequence[tuple[Float[Tensor, "_ d"], Bool[Tensor, "_"]]]
+
+    def read(self) -> Float[Tensor, "n d"]:
+        """Return the rows that count."""
+        return torch.cat([rows[counts] for rows, counts in self.parts])
 
 
 class Capture:
@@ -50,6 +68,7 @@ class Capture:
         max_tokens: Keep at most this many tokens of all forward passes together; if there are more, a random sample.
         loss_scale: Returns the factor by which the loss is multiplied in mixed precision; gradients are divided by it.
         skip_first: How many positions at the beginning of each sequence to leave out.
+        measure_on: 'cpu' if rows are moved to the host as they are captured.
     """
 
     def __init__(
@@ -61,12 +80,13 @@ class Capture:
         max_tokens: int | None = None,
         loss_scale: Callable[[], float] | None = None,
         skip_first: int = 0,
+        measure_on: MeasureOn | None = None,
     ) -> None:
         self.sites = sites
         self.loss_scale = loss_scale
         self._scale: float | None = None
         self._pieces: dict[str, list[_Piece]] = {site.name: [] for site in sites}
-        self._flow = Flow(model, sites, self._see, exclude, objective, max_tokens, skip_first)
+        self._flow = Flow(model, sites, self._see, exclude, objective, max_tokens, skip_first, measure_on)
 
     def __enter__(self) -> Capture:
         self._flow.__enter__()
@@ -95,6 +115,11 @@ class Capture:
         """Return the pieces of a site that have received a gradient."""
         return [piece for piece in self._pieces[site.name] if piece.gradients is not None]
 
+    @property
+    def devices(self) -> Devices:
+        """Return where ranks exchange numbers, and where rows are measured."""
+        return self._flow.devices
+
     def ran(self, site: Site) -> bool:
         """Return whether any forward pass came through the site."""
         return self._flow.ran(site)
@@ -108,11 +133,11 @@ class Capture:
         """Return the names of the sites that a forward pass came through, but no gradient."""
         return [site.name for site in self.sites if self.ran(site) and not self._with_gradient(site)]
 
-    def activations(self) -> dict[str, Float[Tensor, "n d"]]:
+    def activations(self) -> dict[str, Held]:
         """Return the activations of each site that a gradient came through, by name of the site."""
         by_site = {site: self._with_gradient(site) for site in self.sites}
         return {
-            site.name: torch.cat([piece.activations[self._flow.in_sample(site, piece.batch)] for piece in pieces])
+            site.name: Held([(piece.activations, self._flow.in_sample(site, piece.batch)) for piece in pieces])
             for site, pieces in by_site.items()
             if pieces
         }
@@ -123,15 +148,20 @@ class Capture:
         if not pieces:
             raise no_gradient([str(site)])
         self._flow.check_calls(site)
-        chosen = torch.cat([self._flow.in_sample(site, piece.batch) for piece in pieces])
+        # As indices: a mask would make the host wait each time it is used.
+        chosen = torch.cat([self._flow.in_sample(site, piece.batch) for piece in pieces]).nonzero()[:, 0]
         gradients = torch.cat([piece.gradients for piece in pieces if piece.gradients is not None])[chosen]
+
+        def of(name: str) -> Tensor:
+            return torch.cat([piece.batch.at_stored(getattr(piece.batch, name)) for piece in pieces])[chosen]
+
         return TokenRows(
             activations=torch.cat([piece.activations for piece in pieces])[chosen],
             gradients=gradients if self._scale is None else gradients.float() / self._scale,
-            sequences=torch.cat([piece.batch.sequences[piece.batch.keep] for piece in pieces])[chosen],
-            tokens=torch.cat([piece.batch.tokens[piece.batch.keep] for piece in pieces])[chosen],
-            targets=torch.cat([piece.batch.targets[piece.batch.keep] for piece in pieces])[chosen],
-            positions=torch.cat([piece.batch.positions[piece.batch.keep] for piece in pieces])[chosen],
+            sequences=of("sequences"),
+            tokens=of("tokens"),
+            targets=of("targets"),
+            positions=of("positions"),
         )
 
     def forget(self, site: Site) -> None:
