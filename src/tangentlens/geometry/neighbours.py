@@ -34,6 +34,10 @@ class Neighbours(NamedTuple):
     distances: Float[Tensor, "n k"]
     indices: Int[Tensor, "n k"]
 
+    def cpu(self) -> "Neighbours":
+        """Return them on the CPU, for what looks at a few numbers many times and would wait for a GPU each time."""
+        return Neighbours(self.distances.cpu(), self.indices.cpu())
+
 
 def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     """Return the `k` nearest other rows of each row, exactly.
@@ -59,12 +63,13 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     distances, indices = cloud.measure(everything, candidates)
     if keep < n - 1:
         uncertain = everything[~cloud.certain(everything, distances[:, k - 1], squares[:, -1])]
+        certain = []
         for some in uncertain.split(_BLOCK):
             squares, candidates = cloud.search_again(some, keep)
             distances[some], indices[some] = cloud.measure(some, candidates)
-            still = some[~cloud.certain(some, distances[some, k - 1], squares[:, -1])]
-            for few in still.split(_FEW):
-                distances[few], indices[few] = cloud.measure(few, cloud.search_by_differences(few, keep))
+            certain.append(cloud.certain(some, distances[some, k - 1], squares[:, -1]))
+        for few in uncertain[~torch.cat(certain)].split(_FEW):
+            distances[few], indices[few] = cloud.measure(few, cloud.search_by_differences(few, keep))
     return Neighbours(distances[:, :k], indices[:, :k])
 
 
@@ -129,14 +134,13 @@ class _Cloud:
 
     def search_again(self, which: Int[Tensor, "m"], keep: int) -> tuple[Float[Tensor, "m keep"], Int[Tensor, "m keep"]]:
         """Return what `search` returns for some of the rows, computed in fp64."""
-        x = self.part(which, torch.float64)
+        x, everything = self.part(which, torch.float64), torch.arange(len(self.rows), device=which.device)
         squares = x.new_full((len(which), keep), torch.inf)
         candidates = torch.zeros(squares.shape, dtype=torch.int64, device=squares.device)
         for right in _blocks(len(self.rows)):
             y = self.part(right, torch.float64)
             block = torch.addmm(y.square().sum(dim=1), x, y.T, alpha=-2).add_(x.square().sum(dim=1, keepdim=True))
-            own = ((which >= right.start) & (which < right.stop)).nonzero()[:, 0]
-            block[own, which[own] - right.start] = torch.inf
+            block.masked_fill_(which[:, None] == everything[right], torch.inf)
             _keep_smallest(squares, candidates, block, right.start)
         return squares, candidates
 
@@ -174,8 +178,10 @@ def _keep_smallest(
     squares: Float[Tensor, "m keep"], candidates: Int[Tensor, "m keep"], block: Float[Tensor, "m b"], first: int
 ) -> None:
     """Merge the columns of `block`, which stand for the rows from `first` on, into the smallest so far, in place."""
-    # In most blocks most rows have no nearer neighbour, and a minimum costs far less than a selection.
-    better = (block.amin(dim=1) < squares[:, -1]).nonzero()[:, 0]
+    # In most blocks most rows have no nearer neighbour, and a minimum costs far less than a selection. A GPU selects
+    # faster than the host can wait to hear where it would be of use.
+    waits = block.device.type != "cpu"
+    better = slice(None) if waits else (block.amin(dim=1) < squares[:, -1]).nonzero()[:, 0]
     keep = squares.shape[1]
     values, columns = block[better].topk(min(keep, block.shape[1]), dim=1, largest=False)
     values, place = torch.cat([squares[better], values], dim=1).topk(keep, dim=1, largest=False)
@@ -221,7 +227,9 @@ def equal_rows(rows: Float[Tensor, "n d"]) -> tuple[Int[Tensor, "m"], Int[Tensor
         The index of the first occurrence of each distinct row `(m,)`, ascending; and for each row `(n,)` the position
         (0 ... m - 1) of the distinct row that it equals.
     """
-    hashes = torch.cat([_hash(part) for part in rows.split(_BLOCK)])
+    odd = torch.randint(-(2**62), 2**62, (rows.shape[1],), generator=torch.Generator().manual_seed(0)) * 2 + 1
+    odd = odd.to(rows.device)
+    hashes = torch.cat([_hash(part, odd) for part in rows.split(_BLOCK)])
     _, group = hashes.unique(return_inverse=True)
     index = torch.arange(len(rows), device=rows.device)
     first = index.new_full((int(group.max()) + 1,), len(rows)).scatter_reduce(0, group, index, "amin")
@@ -231,8 +239,13 @@ def equal_rows(rows: Float[Tensor, "n d"]) -> tuple[Int[Tensor, "m"], Int[Tensor
     return kept, place[group]
 
 
-def _hash(rows: Float[Tensor, "n d"]) -> Int[Tensor, "n"]:
-    """Return a 64-bit hash of each row; it depends on the row alone, because integer sums wrap and do not round."""
+def _hash(rows: Float[Tensor, "n d"], odd: Int[Tensor, "d"]) -> Int[Tensor, "n"]:
+    """Return a 64-bit hash of each row; it depends on the row alone, because integer sums wrap and do not round.
+
+    Args:
+        rows: Rows `(n, d)`.
+        odd: Random odd numbers, one for each feature or more.
+    """
     if rows.dtype == torch.float32 and rows.shape[1] % 2:
         rows = torch.nn.functional.pad(rows, (0, 1))
     # Adding 0 turns -0.0 into 0.0: the two are equal, but differ in their bits.
@@ -241,5 +254,4 @@ def _hash(rows: Float[Tensor, "n d"]) -> Int[Tensor, "n"]:
     # spread every difference over all bits.
     bits = (bits ^ (bits >> 16) ^ (bits >> 32)) * _MIXER
     bits = bits ^ (bits >> 29) ^ (bits >> 47)
-    odd = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=torch.Generator().manual_seed(0)) * 2 + 1
-    return (bits * odd.to(rows.device)).sum(dim=1)
+    return (bits * odd[: bits.shape[1]]).sum(dim=1)

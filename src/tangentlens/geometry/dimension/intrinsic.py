@@ -226,6 +226,6 @@ def _over_scales(
 
 def _sampling_reach(rows: Float[Tensor, "n d"], neighbours: Neighbours, estimator: _Estimator) -> float:
     """Return half the 95% jackknife interval of log dimension; rows that share distances are left out together."""
-    group = linked_groups(neighbours.indices[:, 0]) if estimator.k == 2 else compact_groups(rows, 2 * estimator.k)
+    group = linked_groups(neighbours.indices[:, 0]) if estimator.k == 2 else compact_groups(rows, 2 * estimator.k).cpu()
     distances = neighbours.distances[:, : estimator.k]
     return jackknife_reach(lambda mask: math.log(estimator.estimate(distances[mask])), group)

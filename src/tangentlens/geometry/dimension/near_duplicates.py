@@ -28,9 +28,9 @@ def without_near_duplicates(rows: Float[Tensor, "n d"], k: int) -> tuple[Float[T
     earlier = neighbours.indices[:, 0] < torch.arange(len(rows), device=rows.device)
     dropped = _too_near(neighbours.distances) & earlier
     if not bool(dropped.any()):
-        return rows, neighbours, 0
+        return rows, neighbours.cpu(), 0
     kept = rows[~dropped]
-    return kept, nearest(kept, min(k, len(kept) - 1)), len(rows) - len(kept)
+    return kept, nearest(kept, min(k, len(kept) - 1)).cpu(), len(rows) - len(kept)
 
 
 def _too_near(distances: Float[Tensor, "n k"]) -> Bool[Tensor, "n"]:
