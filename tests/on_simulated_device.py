@@ -197,8 +197,8 @@ class Batches:
 SETTINGS = {"sites": ["resid.0", "resid.2"], "rank": 4, "every": [2, 4], "exclude": [5, 6], "skip_first": 1}
 
 
-def train(device, path=None, steps=5, size=8, dtype=torch.float32, **settings):
-    """Return the waits of each step, the weights, and the records."""
+def train(device, path=None, steps=5, size=8, dtype=torch.float32, micro=1, **settings):
+    """Return the waits of each step, the weights, and the records; a step has `micro` micro-batches."""
     model = tiny_model().to(device, dtype)
     # To a device that is written in Python, weights are moved one by one.
     model.tie_weights()
@@ -208,8 +208,9 @@ def train(device, path=None, steps=5, size=8, dtype=torch.float32, **settings):
     batches, counted = Batches(device, size), []
     for step in range(steps):
         with waits() as found:
-            loss = model(**batches[step]).loss
-            loss.backward()
+            for part in range(micro):
+                loss = model(**batches[step + 100 * part]).loss
+                loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             if lens is not None:
@@ -242,7 +243,12 @@ def assert_same_records(here, there, rel=2e-3):
         assert there_ == pytest.approx(here_, rel=rel, abs=rel, nan_ok=True)
 
 
-MODES = {"all": EVERYTHING, "max": {"moments_every": 1, "max_tokens": 64}}
+MODES = {
+    "all": EVERYTHING,
+    "max": {"moments_every": 1, "max_tokens": 64},
+    # The second micro-batch fills the sample, and the third one finds it full.
+    "micro": {"sites": "resid.1", "max_tokens": 150, "micro": 3},
+}
 
 
 @pytest.fixture(scope="session")
@@ -265,7 +271,7 @@ def assert_same_weights(one, other):
 def test_a_training_has_the_records_of_the_cpu_and_the_weights_of_no_lens(trained, mode):
     _, weights, there = trained(NAME, mode)
     assert_same_records(trained("cpu", mode)[2], there)
-    assert_same_weights(weights, trained(NAME)[1])
+    assert_same_weights(weights, trained(NAME, micro=MODES[mode].get("micro", 1))[1])
 
 
 def test_between_due_steps_the_host_never_waits_for_the_lens(trained):

@@ -27,7 +27,9 @@ def check_settings(proxy: Any, measures: Any, objective: Any, alarms: Any, loss_
     if objective is not None and objective not in OBJECTIVES:
         raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, but is {objective!r}")
     if on not in (None, *get_args(MeasureOn)):
-        raise InputError(f"measure_on must be 'cpu', or None for the device of the model, but is {on!r}")
+        raise InputError(
+            f"measure_on must be 'cpu', or None for the device of the model, but is {on!r}; leave it out, or pass 'cpu'"
+        )
     if loss_scale is not None and not callable(loss_scale):
         raise InputError(f"loss_scale must be a function such as scaler.get_scale, but is {loss_scale!r}")
     if not isinstance(alarms, Sequence) or not all(isinstance(alarm, Alarm) for alarm in alarms):
