@@ -17,6 +17,7 @@ settings.load_profile("repeatable")
 WHOLE = (
     "integrations",
     "lens/test_loops.py",
+    "on_simulated_device.py",
     "report/test_page.py",
     "studies/test_audit.py",
     "studies/test_massive.py",

@@ -71,7 +71,7 @@ def test_a_short_text_is_told_before_anything_is_measured(command, tiny, tmp_pat
 @pytest.mark.parametrize("command", ["test", "audit"])
 @pytest.mark.parametrize("rank", [17, 32])
 def test_a_rank_that_the_width_cannot_hold(command, rank, tiny, tmp_path):
-    says = f"half the width of every site, but is {rank}, and the stream of tiny is 32 wide; choose a rank of at most 16"
+    says = f"half the width of every site, but is {rank}, and the stream of tiny is 32 wide"
     fails(1, *quick(command, tiny, tmp_path, "--rank", rank), says=says)
     assert not (tmp_path / "run").exists()
 

@@ -27,7 +27,7 @@ def test_mean_and_variance_are_those_of_all_permutations(dim):
         ],
         dtype=torch.float64,
     )
-    axis = ones(dim).basis
+    axis = ones(q).basis
     assert float(permuted_mean((axis.T @ matrix @ axis)[0, 0], q)) == pytest.approx(float(shares.mean()))
     assert permuted_variance(q, matrix) == pytest.approx(float(shares.var(correction=0)), abs=1e-12)
 

@@ -329,7 +329,7 @@ def test_a_sample_is_of_all_micro_batches_and_has_the_size_asked_for():
                     losses.pop().backward()
             if together:
                 sum(losses).backward()
-        assert len(capture.activations()[site.name]) == 96
+        assert len(capture.activations()[site.name].read()) == 96
         rows = capture.rows(site)
         assert len(rows.tokens) == len(rows.gradients) == 96
         # Sequences are numbered on from batch to batch, by as many as there are tokens.

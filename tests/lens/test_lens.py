@@ -208,6 +208,7 @@ def test_settings_that_can_never_work_are_errors(tmp_path):
         ({"sites": None}, "sites"),
         ({"loss_scale": 2.0}, "loss_scale"),
         ({"objective": "casual"}, "objective"),
+        ({"measure_on": "cuda"}, "measure_on"),
         ({"rank": 8.0}, "rank"),
         ({"model": "gpt2"}, "the model"),
     ],

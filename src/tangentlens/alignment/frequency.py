@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -51,6 +52,11 @@ class FrequencyBins:
         bins[order] = (middle * n_bins).long().clamp_max(n_bins - 1)
         bins[counts == 0] = -1
         return cls(bins, n_bins)
+
+    @property
+    def sha256(self) -> str:
+        """Return a fingerprint of the bins."""
+        return hashlib.sha256(str(self.bin_of.tolist()).encode()).hexdigest()
 
     def assign(self, tokens: Int[Tensor, "n"]) -> Int[Tensor, "n"]:
         """Return the bin of each token; -1 for ids outside the vocabulary, such as -100, 'no target'."""

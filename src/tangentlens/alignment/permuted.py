@@ -47,9 +47,9 @@ class Permuted:
         return f"Permuted({self.mean:.3g} ± {float(self.draws.std()):.2g})"
 
 
-def ones(dim: int) -> Subspace:
-    """Return the direction of R^d whose coordinates are all equal; no permutation moves it."""
-    return Subspace(torch.full((dim, 1), dim**-0.5, dtype=torch.float64))
+def ones(q: Subspace) -> Subspace:
+    """Return the direction, in the space around `q`, whose coordinates are all equal; no permutation moves it."""
+    return Subspace(torch.full_like(q.basis[:, :1], q.dim**-0.5))
 
 
 def permuted_mean(along_ones: Tensor, q: Subspace) -> Tensor:
@@ -77,9 +77,11 @@ class Permutations:
     def __init__(self, q: Subspace, seed: int) -> None:
         self.q = q
         make = np.random.default_rng(seed)
-        weights = np.tile(q.basis.square().sum(dim=1).cpu().numpy(), (N_PERMUTATIONS, 1))
-        self.diagonals = torch.from_numpy(make.permuted(weights, axis=1)).to(q.basis)
-        self.noise = torch.from_numpy(make.standard_normal(N_PERMUTATIONS)).to(q.basis)
+        # These are a few numbers, of which sums are needed on the host.
+        self.weights = q.basis.square().sum(dim=1).cpu()
+        weights = np.tile(self.weights.numpy(), (N_PERMUTATIONS, 1))
+        self.diagonals = torch.from_numpy(make.permuted(weights, axis=1))
+        self.noise = torch.from_numpy(make.standard_normal(N_PERMUTATIONS))
 
     def chance(self, matrix: Float[Tensor, "d d"]) -> Permuted:
         """Return the distribution of tr P'QQ'PM over random permutations P.
@@ -88,7 +90,7 @@ class Permutations:
             matrix: The symmetric matrix M of trace 1 of which shares are taken.
         """
         mean = float(permuted_mean(matrix.mean() * len(matrix), self.q))
-        weights, diagonal = self.q.basis.square().sum(dim=1), matrix.diagonal().to(self.q.basis)
+        weights, diagonal = self.weights, matrix.diagonal().cpu().double()
         drawn = self.diagonals @ diagonal
         of_diagonal = _spread(weights) * _spread(diagonal) / max(len(matrix) - 1, 1)
         rest = math.sqrt(max(permuted_variance(self.q, matrix) - of_diagonal, 0.0))
@@ -158,12 +160,12 @@ class _PairSums:
 
 def _own_sums(q: Subspace) -> tuple[Tensor, Tensor, float]:
     """Return diagonal, row sums and sum of squares of QQ'."""
-    return q.basis.square().sum(dim=1), q.basis @ q.basis.sum(dim=0), float(q.rank)
+    return q.basis.square().sum(dim=1).cpu(), (q.basis @ q.basis.sum(dim=0)).cpu(), float(q.rank)
 
 
 def _matrix_sums(matrix: Float[Tensor, "d d"]) -> tuple[Tensor, Tensor, float]:
     """Return diagonal, row sums and sum of squares of a matrix."""
-    return matrix.diagonal(), matrix.sum(dim=1), float(matrix.square().sum())
+    return matrix.diagonal().cpu(), matrix.sum(dim=1).cpu(), float(matrix.square().sum())
 
 
 def _spread(values: Float[Tensor, "d"]) -> float:

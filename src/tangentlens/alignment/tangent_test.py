@@ -257,7 +257,7 @@ class _Tested:
         self.name = name
         self.orders = orders
         self.proxy = subspaces[name]
-        self.subspaces = subspaces | {_ONES: ones(self.proxy.dim)}
+        self.subspaces = subspaces | {_ONES: ones(self.proxy)}
         self.drawn = drawn
         self.controls = controls
         self.seed = seed
@@ -300,7 +300,8 @@ class _Tested:
             self.rms[freq_bin], self.anisotropy[freq_bin] = moments.rms(), moments.anisotropy()
         orders = [order for order in self.orders if freq_bin == "all" or order in BINNED_ORDERS]
         near = leading_vectors(moments.total, min(NEAR, self.proxy.dim)) if math.inf in orders else None
-        replicates = torch.stack(list(moments.shares(self.subspaces, orders, near).values()), dim=1)
+        # From here on, a few numbers at a time are needed on the host.
+        replicates = torch.stack(list(moments.shares(self.subspaces, orders, near).values()), dim=1).cpu()
         for number, order in enumerate(orders):
             for variant, shares in self._by_variant(replicates[:, :, number]).items():
                 self.shares[Cell(variant, order, freq_bin)] = shares
@@ -320,7 +321,7 @@ class _Tested:
         self.n_tokens[freq_bin] = len(grads)
         self.effective_tokens[freq_bin] = effective_number(energy)
         self.effective_sequences[freq_bin] = effective_number(by_sequence)
-        self.energy[freq_bin] = moments.energy
+        self.energy[freq_bin] = moments.energy.cpu()
 
     def _by_variant(self, shares: Float[Tensor, "replicates subspaces"]) -> dict[str, Tensor]:
         """Return the shares of the proxy and of each control: of its fit, the mean of its draws, or in closed form."""
@@ -370,7 +371,7 @@ class _Tested:
         if n_sequences < 2:
             return
         self.n_sequences[freq_bin] = n_sequences
-        for variant, shares in self._by_variant(replicates).items():
+        for variant, shares in self._by_variant(replicates.cpu()).items():
             self.token_shares[TokenCell(variant, freq_bin)] = shares
 
     def result(self, n_bins: int) -> TangentTest:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int, Shaped
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -33,6 +33,8 @@ class Batch:
         keep: Which positions count.
         whole: Whether all positions are known to count, without looking at `keep`.
         lots: If tokens are sampled, a random number for each position; those with the smallest are kept.
+        stored: The positions, numbered over the whole batch, whose rows are copied: all that count, on a GPU also
+            others, because how many count is not known before the host has waited for it. None means all positions.
     """
 
     tokens: Int[Tensor, "batch length"]
@@ -41,7 +43,18 @@ class Batch:
     positions: Int[Tensor, "batch length"]
     keep: Bool[Tensor, "batch length"]
     whole: bool = False
-    lots: Float[Tensor, "batch length"] | None = None
+    lots: Int[Tensor, "batch length"] | None = None
+    stored: Int[Tensor, "n"] | None = None
+
+    def at_stored(self, of_positions: Shaped[Tensor, "batch length"]) -> Shaped[Tensor, "n"]:
+        """Return the entries of something like `tokens` that belong to the stored rows."""
+        flat = of_positions.flatten()
+        return flat if self.stored is None else flat[self.stored]
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on another device."""
+        parts: dict[str, Any] = {name: part.to(device) for name, part in vars(self).items() if isinstance(part, Tensor)}
+        return replace(self, **parts)
 
 
 Objective = Literal["causal", "masked", "seq2seq"]

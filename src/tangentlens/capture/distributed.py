@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from tangentlens.alignment.rows import TokenRows
+from tangentlens.capture.device import Devices
 from tangentlens.geometry.moments import Moments
 
 
@@ -20,12 +21,7 @@ def is_first() -> bool:
     return world_size() == 1 or dist.get_rank() == 0
 
 
-def device_of(model: nn.Module) -> torch.device:
-    """Return the device of a model. Ranks exchange numbers there, as a backend may support one kind of device only."""
-    return next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
-
-
-def gathered_rows(rows: TokenRows | None, device: torch.device) -> TokenRows | None:
+def gathered_rows(rows: TokenRows | None, devices: Devices) -> TokenRows | None:
     """Return, on the first rank, the rows of all ranks in order; on other ranks, their own. None if no rank has any.
 
     Each rank's loss is a mean over its own tokens, and the update uses the mean gradient of the ranks. Gradients are
@@ -33,77 +29,84 @@ def gathered_rows(rows: TokenRows | None, device: torch.device) -> TokenRows | N
 
     Args:
         rows: The rows of this rank; None if it has none.
-        device: The device on which ranks exchange numbers.
+        devices: Where ranks exchange numbers, and where rows are measured.
     """
     world = world_size()
     if world == 1:
         return rows
-    width = _width(None if rows is None else rows.activations, device)
+    width = _width(None if rows is None else rows.activations, devices)
     if width == 0:
         return None
-    rows = TokenRows.none(width, device) if rows is None else rows
+    rows = TokenRows.none(width, devices.measure) if rows is None else rows
     # Sequences get different numbers on different ranks: each rank starts after the last number of the rank before.
-    numbers = of_all_ranks(int(rows.sequences.max()) + 1 if len(rows.sequences) else 0, device)
+    numbers = of_all_ranks(int(rows.sequences.max()) + 1 if len(rows.sequences) else 0, devices.exchange)
     sequences = rows.sequences + sum(numbers[: dist.get_rank()])
     return TokenRows(
-        activations=_gathered(rows.activations.float()),
-        gradients=_gathered(rows.gradients.float() / world),
-        sequences=_gathered(sequences),
-        tokens=_gathered(rows.tokens),
-        targets=_gathered(rows.targets),
-        positions=_gathered(rows.positions),
+        activations=_gathered(rows.activations.float(), devices),
+        gradients=_gathered(rows.gradients.float() / world, devices),
+        sequences=_gathered(sequences, devices),
+        tokens=_gathered(rows.tokens, devices),
+        targets=_gathered(rows.targets, devices),
+        positions=_gathered(rows.positions, devices),
     )
 
 
-def gathered(rows: Tensor | None, device: torch.device) -> Tensor | None:
+def gathered(rows: Tensor | None, devices: Devices) -> Tensor | None:
     """Return, on the first rank, the rows of all ranks in order; on other ranks, their own. None if no rank has any.
 
     Args:
         rows: A matrix `(n, d)` of this rank; None if it has none.
-        device: The device on which ranks exchange numbers.
+        devices: Where ranks exchange numbers, and where rows are measured.
     """
     if world_size() == 1:
         return rows
-    width = _width(rows, device)
+    width = _width(rows, devices)
     if width == 0:
         return None
-    return _gathered(torch.empty(0, width, device=device) if rows is None else rows.float())
+    return _gathered(torch.empty(0, width, device=devices.measure) if rows is None else rows.float(), devices)
 
 
-def _width(rows: Tensor | None, device: torch.device) -> int:
+def _width(rows: Tensor | None, devices: Devices) -> int:
     """Return the width of the rows, also on ranks that have none; 0 if no rank has any.
 
     A block that is dropped at random may run on some ranks and not on others.
     """
-    return max(of_all_ranks(0 if rows is None else rows.shape[1], device))
+    return max(of_all_ranks(0 if rows is None else rows.shape[1], devices.exchange))
 
 
-def _gathered(rows: Tensor) -> Tensor:
+def _gathered(rows: Tensor, devices: Devices) -> Tensor:
     """Return, on the first rank, the rows of all ranks, which may differ in number; on other ranks, their own."""
-    sizes = of_all_ranks(len(rows), rows.device)
-    padded = rows.new_zeros(max(sizes), *rows.shape[1:])
+    sizes = of_all_ranks(len(rows), devices.exchange)
+    padded = rows.new_zeros(max(sizes), *rows.shape[1:], device=devices.exchange)
     padded[: len(rows)] = rows
     parts = [torch.empty_like(padded) for _ in sizes] if is_first() else None
     dist.gather(padded, parts)
-    return rows if parts is None else torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+    if parts is None:
+        return rows
+    return torch.cat([part[:size].to(devices.measure) for part, size in zip(parts, sizes, strict=True)])
 
 
-def summed(moments: Moments | None, device: torch.device) -> Moments | None:
+def summed(moments: Moments | None, devices: Devices) -> Moments | None:
     """Return the moments of the rows of all ranks, on every rank; None if no rank has any."""
     if world_size() == 1:
         return moments
-    width = max(of_all_ranks(0 if moments is None else moments.dim, device))
+    width = max(of_all_ranks(0 if moments is None else moments.dim, devices.exchange))
     if width == 0:
         return None
-    moments = Moments(width, device=device) if moments is None else moments
-    total = Moments(width, device=device)
-    total.count = sum(of_all_ranks(moments.count, device))
-    total.mean = moments.mean * (moments.count / max(total.count, 1))
-    dist.all_reduce(total.mean)
+    moments = Moments(width, device=devices.measure) if moments is None else moments
+    total = Moments(width, device=devices.measure)
+    total.count = sum(of_all_ranks(moments.count, devices.exchange))
+    total.mean = _sum(moments.mean * (moments.count / max(total.count, 1)), devices)
     gap = moments.mean - total.mean
-    total.scatter = moments.scatter + moments.count * torch.outer(gap, gap)
-    dist.all_reduce(total.scatter)
+    total.scatter = _sum(moments.scatter + moments.count * torch.outer(gap, gap), devices)
     return total
+
+
+def _sum(own: Tensor, devices: Devices) -> Tensor:
+    """Return the sum of what all ranks pass."""
+    total = own.to(devices.exchange, copy=True)
+    dist.all_reduce(total)
+    return total.to(devices.measure)
 
 
 def of_all_ranks(number: int, device: torch.device) -> list[int]:

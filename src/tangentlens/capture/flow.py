@@ -22,6 +22,7 @@ from tangentlens.capture.batch import (
     read_decoder_batch,
     unwrapped,
 )
+from tangentlens.capture.device import Devices, MeasureOn
 from tangentlens.capture.recomputed import RecomputedPasses, in_backward
 from tangentlens.capture.sample import TokenSample
 from tangentlens.capture.sites import Site, check_carried, check_visible, watch, wrong_calls
@@ -31,17 +32,21 @@ from tangentlens.capture.targets import Targets, targets_of_call
 See = Callable[[Site, Batch, Tensor], None]
 
 
-def kept_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
-    """Return the rows of a tensor (batch, length, width) at the positions that count; no copy if all of them do."""
+def rows_of(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
+    """Return the rows of a tensor (batch, length, width) at the stored positions, on the device of the batch.
+
+    They are no copy if all positions are stored.
+    """
     rows = hidden.detach().flatten(0, -2)
-    # Blocks may be spread over devices, and the batch is where the embeddings are.
-    return rows if batch.whole else rows[batch.keep.flatten().to(rows.device)]
+    if batch.stored is not None:
+        rows = rows[batch.stored.to(rows.device)]
+    return rows.to(batch.tokens.device)
 
 
 def copied_rows(hidden: Tensor, batch: Batch) -> Float[Tensor, "n d"]:
-    """Return a copy of the rows at the positions that count, which later in-place operations cannot change."""
-    rows = kept_rows(hidden, batch)
-    return rows.clone() if batch.whole else rows
+    """Return a copy of the rows at the stored positions, which later in-place operations cannot change."""
+    rows = rows_of(hidden, batch)
+    return rows.clone() if batch.stored is None and rows.device == hidden.device else rows
 
 
 @dataclass(eq=False)
@@ -61,6 +66,7 @@ class Flow:
         max_tokens: Keep at most this many tokens of all forward passes together; if there are more, a random sample.
         skip_first: How many positions at the beginning of each sequence to leave out.
         targets: What positions predict, if the user says it: the name of an argument of the call, or a function of it.
+        measure_on: 'cpu' if rows are moved to the host as they come; None if only a device without fp64 requires it.
     """
 
     model: nn.Module
@@ -71,6 +77,7 @@ class Flow:
     max_tokens: int | None = None
     skip_first: int = 0
     targets: Targets | None = None
+    measure_on: MeasureOn | None = None
     _handles: list[RemovableHandle] = field(default_factory=list)
     _named: dict[str, Any] = field(default_factory=dict)
     _given: Tensor | None = None
@@ -108,6 +115,11 @@ class Flow:
         self._given = None
         self._recomputed.clear()
 
+    @property
+    def devices(self) -> Devices:
+        """Return where ranks exchange numbers, and where rows are measured."""
+        return Devices.of(self.model, self.measure_on)
+
     def ran(self, site: Site) -> bool:
         """Return whether any forward pass came through the site. If blocks are dropped at random, none may."""
         return site.name in self._ran
@@ -117,7 +129,7 @@ class Flow:
         self._sample.count(batch, _stack(site))
 
     def in_sample(self, site: Site, batch: Batch) -> Bool[Tensor, "n"]:
-        """Return which of the tokens kept of a batch are still in the sample, after all batches that came later."""
+        """Return which of the tokens stored of a batch are still in the sample, after all batches that came later."""
         return self._sample.holds(batch, _stack(site))
 
     def check_calls(self, site: Site) -> None:
@@ -156,6 +168,7 @@ class Flow:
         """Return the batch with only sampled tokens kept, its sequences numbered after those of earlier batches."""
         first = self._n_sequences
         self._n_sequences += batch.tokens.numel()
+        batch = batch.to(self.devices.measure)
         return self._sample.draw(replace(batch, sequences=batch.sequences + first), stack, seed=first)
 
     def _watch(self, site: Site, hidden: Tensor | None) -> None:

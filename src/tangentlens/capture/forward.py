@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from tangentlens.capture.measurable import measurable
+from tangentlens.capture.device import Devices
 from tangentlens.capture.sites import Site, check_carried, watch, wrong_calls
 from tangentlens.errors import InputError
 
@@ -33,13 +33,14 @@ def activations(
         sites: The sites to capture.
         tokens: The token ids to run the model on.
         keep: The positions whose rows are passed on.
-        see: Called with the site and its rows `(n, d)`.
+        see: Called with the site and its rows `(n, d)`; if the device of the model has no fp64, they are on the CPU.
     """
     body = _body(model, sites)
     # Keys and values of all layers, which a decoder returns for a continuation, may take more memory than the rest.
     uncached = {"use_cache": False} if "use_cache" in inspect.signature(body.forward).parameters else {}
     run = partial(body, input_ids=tokens, attention_mask=torch.ones_like(tokens), **uncached)
-    rows_of_call(run, sites, lambda site: (tokens, keep), see)
+    device = Devices.of(model).measure
+    rows_of_call(run, sites, lambda site: (tokens, keep), lambda site, rows: see(site, rows.to(device)))
 
 
 def _body(model: nn.Module, sites: Sequence[Site]) -> nn.Module:
@@ -74,7 +75,7 @@ def rows_of_call(
             tokens, keep = batch(site)
             rows = check_carried(site, hidden, tokens).flatten(0, -2)
             # Blocks may be spread over devices, and tokens are where the embeddings are.
-            see(site, measurable(rows[keep.flatten().to(rows.device)]))
+            see(site, rows[keep.flatten().to(rows.device)])
 
     seen: Counter[str] = Counter()
     handles = [watch(site, partial(look, site)) for site in sites]

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tangentlens.capture.batch import Batch, read_batch, read_decoder_batch, unwrapped
-from tangentlens.capture.distributed import device_of
+from tangentlens.capture.device import device_of
 from tangentlens.capture.forward import rows_of_call
 from tangentlens.capture.sites import Site
 from tangentlens.capture.untouched import untouched

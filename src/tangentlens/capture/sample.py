@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from tangentlens.capture.batch import Batch
+
+# Larger than the bits of any number below 1.
+_LARGEST = 2**62
 
 
 class TokenSample:
@@ -25,29 +28,46 @@ class TokenSample:
         self._counted: list[Batch] = []
 
     def draw(self, batch: Batch, stack: str, seed: int) -> Batch:
-        """Return the batch with only those tokens kept that are in the sample so far."""
-        if self.max_tokens is None:
-            return batch
-        # A generator of its own: the random state of the training is not touched.
-        lots = torch.rand(batch.tokens.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        smallest = self._smallest(lots[batch.keep.cpu()], stack)
-        if len(smallest) < self.max_tokens:
-            return replace(batch, lots=lots)
-        keep = batch.keep & (lots <= smallest[-1]).to(batch.keep.device)
-        return replace(batch, keep=keep, whole=False, lots=lots)
+        """Return the batch with only those tokens kept that are in the sample so far, and with positions to store."""
+        if self.max_tokens is not None:
+            # A generator of its own: the random state of the training is not touched. Not every device has fp64, but
+            # the bits of numbers from 0 to 1, as whole numbers, are in the same order.
+            lots = torch.rand(batch.tokens.shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+            lots = lots.view(torch.int64).to(batch.keep.device, non_blocking=True)
+            smallest = self._smallest(lots, batch.keep, stack)
+            batch = replace(batch, lots=lots)
+            if len(smallest) == self.max_tokens:
+                batch = replace(batch, keep=batch.keep & (lots <= smallest[-1]), whole=False)
+        return replace(batch, stored=self._stored(batch, stack))
 
     def count(self, batch: Batch, stack: str) -> None:
         """Say that the batch is used: only then do its tokens count towards `max_tokens`."""
         if batch.lots is not None and batch not in self._counted:
             self._counted.append(batch)
-            self._lots[stack] = self._smallest(batch.lots[batch.keep.cpu()], stack)
+            self._lots[stack] = self._smallest(batch.lots, batch.keep, stack)
 
     def holds(self, batch: Batch, stack: str) -> Bool[Tensor, "n"]:
-        """Return which of the batch's kept tokens are still in the sample, after all batches that came later."""
-        kept = torch.ones(int(batch.keep.sum()), dtype=torch.bool, device=batch.keep.device)
-        if batch.lots is None:
-            return kept
-        return (batch.lots[batch.keep.cpu()] <= self._lots[stack][-1]).to(kept.device)
+        """Return which of the batch's stored tokens are still in the sample, after all batches that came later."""
+        held = batch.keep if batch.lots is None else batch.keep & (batch.lots <= self._lots[stack][-1])
+        return batch.at_stored(held)
 
-    def _smallest(self, lots: Float[Tensor, "n"], stack: str) -> Float[Tensor, "m"]:
-        return torch.cat([self._lots.get(stack, lots[:0]), lots]).sort().values[: self.max_tokens]
+    def _smallest(self, lots: Int[Tensor, "b l"], keep: Bool[Tensor, "b l"], stack: str) -> Int[Tensor, "m"]:
+        """Return the smallest lots so far; a token that does not count has the largest of all."""
+        new = lots.where(keep, _LARGEST).flatten()
+        return torch.cat([self._lots.get(stack, new[:0]), new]).sort().values[: self.max_tokens]
+
+    def _stored(self, batch: Batch, stack: str) -> Int[Tensor, "n"] | None:
+        """Return the positions whose rows are copied; None for all of them.
+
+        A GPU does not know how many tokens count without making the host wait. It therefore stores all positions or,
+        if they are more, the `max_tokens` ones with the smallest lots. Only when the sample is full does it wait, once
+        for each further pass: these add few tokens each.
+        """
+        most, keep = self.max_tokens, batch.keep.flatten()
+        if batch.whole:
+            return None
+        if keep.device.type == "cpu" or len(self._lots.get(stack, ())) == most:
+            return keep.nonzero()[:, 0]
+        if most is None or len(keep) <= most or batch.lots is None:
+            return None
+        return batch.lots.where(batch.keep, _LARGEST).flatten().topk(most, largest=False).indices.sort().values

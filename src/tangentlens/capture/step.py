@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.batch import Batch, Objective
+from tangentlens.capture.device import Devices, MeasureOn
 from tangentlens.capture.flow import Flow, copied_rows, on_gradient
-from tangentlens.capture.measurable import measurable
 from tangentlens.capture.sites import Site
 from tangentlens.capture.targets import Targets
 from tangentlens.errors import InputError
@@ -25,7 +25,7 @@ class _Piece:
 
     Attributes:
         batch: The batch of the pass.
-        activations: The activations at the positions that count.
+        activations: The activations at the positions that are stored.
         gradients: The sum of the gradients received so far; None before the first one.
     """
 
@@ -37,6 +37,23 @@ class _Piece:
         """Add a gradient: those of several backward passes are summed, as they are in a parameter's `grad`."""
         kept = copied_rows(gradient, self.batch)
         self.gradients = kept if self.gradients is None else self.gradients + kept
+
+
+@dataclass(frozen=True, eq=False)
+class Held:
+    """Rows of several passes, of which some count.
+
+    They are selected when they are read: the host has to wait for a GPU then, and the step that they are from must not.
+
+    Attributes:
+        parts: The rows of each pass, and which of them count.
+    """
+
+    parts: Sequence[tuple[Float[Tensor, "_ d"], Bool[Tensor, "_"]]]
+
+    def read(self) -> Float[Tensor, "n d"]:
+        """Return the rows that count."""
+        return torch.cat([rows[counts] for rows, counts in self.parts])
 
 
 class Capture:
@@ -53,6 +70,7 @@ class Capture:
         loss_scale: Returns the factor by which the loss is multiplied in mixed precision; gradients are divided by it.
         skip_first: How many positions at the beginning of each sequence to leave out.
         targets: What positions predict, if the user says it: the name of an argument of the call, or a function of it.
+        measure_on: 'cpu' if rows are moved to the host as they are captured.
     """
 
     def __init__(
@@ -65,12 +83,13 @@ class Capture:
         loss_scale: Callable[[], float] | None = None,
         skip_first: int = 0,
         targets: Targets | None = None,
+        measure_on: MeasureOn | None = None,
     ) -> None:
         self.sites = sites
         self.loss_scale = loss_scale
         self._scale: float | None = None
         self._pieces: dict[str, list[_Piece]] = {site.name: [] for site in sites}
-        self._flow = Flow(model, sites, self._see, exclude, objective, max_tokens, skip_first, targets)
+        self._flow = Flow(model, sites, self._see, exclude, objective, max_tokens, skip_first, targets, measure_on)
 
     def __enter__(self) -> Capture:
         self._flow.__enter__()
@@ -99,6 +118,11 @@ class Capture:
         """Return the pieces of a site that have received a gradient."""
         return [piece for piece in self._pieces[site.name] if piece.gradients is not None]
 
+    @property
+    def devices(self) -> Devices:
+        """Return where ranks exchange numbers, and where rows are measured."""
+        return self._flow.devices
+
     def ran(self, site: Site) -> bool:
         """Return whether any forward pass came through the site."""
         return self._flow.ran(site)
@@ -116,11 +140,11 @@ class Capture:
         """Return the width of each of the sites that a forward pass with gradients came through, by name."""
         return {site.name: pieces[0].activations.shape[1] for site in sites if (pieces := self._pieces[site.name])}
 
-    def activations(self) -> dict[str, Float[Tensor, "n d"]]:
+    def activations(self) -> dict[str, Held]:
         """Return the activations of each site that a gradient came through, by name of the site."""
         by_site = {site: self._with_gradient(site) for site in self.sites}
         return {
-            site.name: torch.cat([piece.activations[self._chosen(site, piece)] for piece in pieces])
+            site.name: Held([(piece.activations, self._flow.in_sample(site, piece.batch)) for piece in pieces])
             for site, pieces in by_site.items()
             if pieces
         }
@@ -131,25 +155,21 @@ class Capture:
         if not pieces:
             raise no_gradient([str(site)])
         self._flow.check_calls(site)
-        chosen = torch.cat([self._chosen(site, piece) for piece in pieces])
+        # As indices: a mask would make the host wait each time it is used.
+        chosen = torch.cat([self._flow.in_sample(site, piece.batch) for piece in pieces]).nonzero()[:, 0]
         gradients = torch.cat([piece.gradients for piece in pieces if piece.gradients is not None])[chosen]
 
-        def of_batches(name: str) -> Tensor:
-            ids = [getattr(piece.batch, name)[piece.batch.keep].to(chosen.device) for piece in pieces]
-            return measurable(torch.cat(ids)[chosen])
+        def of(name: str) -> Tensor:
+            return torch.cat([piece.batch.at_stored(getattr(piece.batch, name)) for piece in pieces])[chosen]
 
         return TokenRows(
-            activations=measurable(torch.cat([piece.activations for piece in pieces])[chosen]),
-            gradients=measurable(gradients if self._scale is None else gradients.float() / self._scale),
-            sequences=of_batches("sequences"),
-            tokens=of_batches("tokens"),
-            targets=of_batches("targets"),
-            positions=of_batches("positions"),
+            activations=torch.cat([piece.activations for piece in pieces])[chosen],
+            gradients=gradients if self._scale is None else gradients.float() / self._scale,
+            sequences=of("sequences"),
+            tokens=of("tokens"),
+            targets=of("targets"),
+            positions=of("positions"),
         )
-
-    def _chosen(self, site: Site, piece: _Piece) -> Bool[Tensor, "n"]:
-        """Return which rows of a piece are in the sample, where the rows are."""
-        return self._flow.in_sample(site, piece.batch).to(piece.activations.device)
 
     def forget(self, site: Site) -> None:
         """Free the memory of a site's rows."""

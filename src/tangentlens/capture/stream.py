@@ -6,15 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 import torch
-from jaxtyping import Bool
 from torch import Tensor, nn
 
 from tangentlens.capture.batch import Batch
-from tangentlens.capture.distributed import device_of, summed, world_size
-from tangentlens.capture.flow import Flow, kept_rows, on_gradient
+from tangentlens.capture.device import Devices, MeasureOn
+from tangentlens.capture.distributed import summed, world_size
+from tangentlens.capture.flow import Flow, on_gradient, rows_of
 from tangentlens.capture.sites import Site
+from tangentlens.capture.split import split_of
 from tangentlens.errors import InputError
-from tangentlens.geometry.massive import THRESHOLD, massive_rows
+from tangentlens.geometry.massive import THRESHOLD
 from tangentlens.geometry.moments import Moments
 from tangentlens.runs.vocabulary import ALL_ROWS, WITHOUT_MASSIVE
 
@@ -35,6 +36,7 @@ class MomentStream:
         loss_scale: Returns the factor by which the loss is multiplied in mixed precision; gradients are divided by it.
         skip_first: How many positions at the beginning of each sequence to leave out.
         massive: How many times as long as the median row of its pass a row must be to count as massive.
+        measure_on: 'cpu' if rows are moved to the host as they come.
 
     Attributes:
         ordinary: The moments of rows that are not massive, on this rank, by `kind/site`.
@@ -49,6 +51,7 @@ class MomentStream:
         loss_scale: Callable[[], float] | None = None,
         skip_first: int = 0,
         massive: float = THRESHOLD,
+        measure_on: MeasureOn | None = None,
     ) -> None:
         self.loss_scale = loss_scale
         self.threshold = massive
@@ -57,10 +60,16 @@ class MomentStream:
         # Whether the moments are from a checkpoint that did not keep massive rows apart.
         self._mixed = False
         self._sites = sites
-        self._model = model
-        self._flow = Flow(model, sites, self._see, exclude, skip_first=skip_first)
+        self._scale: float | None = None
+        self._flow = Flow(model, sites, self._see, exclude, skip_first=skip_first, measure_on=measure_on)
+
+    @property
+    def devices(self) -> Devices:
+        """Return where ranks exchange numbers, and where rows are measured."""
+        return self._flow.devices
 
     def __enter__(self) -> MomentStream:
+        self._scale = None
         self._flow.__enter__()
         return self
 
@@ -91,8 +100,8 @@ class MomentStream:
 
     def _summed(self, key: str) -> list[Moments | None]:
         """Return the moments of ordinary and of massive rows, over all ranks."""
-        device = device_of(self._model)
-        return [summed(moments.get(key), device) for moments in (self.ordinary, self.massive)]
+        own = [moments.get(key) for moments in (self.ordinary, self.massive)]
+        return [summed(None if one is None or not one.count else one, self.devices) for one in own]
 
     def state_dict(self) -> dict[str, Tensor]:
         """Return the moments since the last `forget`, as tensors by name; every rank must call this."""
@@ -106,12 +115,11 @@ class MomentStream:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from the `state_dict` of another stream."""
-        device = device_of(self._model)
         self._mixed = any(key.startswith("window/") for key in state)
         for name, moments in (("window", self.ordinary), ("ordinary", self.ordinary), ("massive", self.massive)):
             for count in (key for key in state if key.startswith(f"{name}/") and key.endswith("/count")):
                 key = count.removeprefix(f"{name}/").removesuffix("/count")
-                moments[key] = Moments(len(state[f"{name}/{key}/mean"]), device=device)
+                moments[key] = Moments(len(state[f"{name}/{key}/mean"]), device=self.devices.measure)
                 moments[key].count = int(state[count])
                 for part in ("mean", "scatter"):
                     getattr(moments[key], part).copy_(state[f"{name}/{key}/{part}"])
@@ -124,10 +132,10 @@ class MomentStream:
 
     def _see(self, site: Site, batch: Batch, hidden: Tensor) -> None:
         """Compute the moments of the activations, and add them when the gradient comes."""
-        rows = kept_rows(hidden, batch)
+        rows = rows_of(hidden, batch)
         try:
-            massive = massive_rows(rows, self.threshold).mask
-            waiting = [_split(rows, massive)]
+            split = split_of(rows, batch.at_stored(batch.keep), self.threshold)
+            waiting = [split.moments(rows)]
         except InputError:
             # Overflow happens in a healthy training (loss scaling): it must neither end it nor make the window NaN.
             return
@@ -138,30 +146,25 @@ class MomentStream:
                     "a forward pass must be back-propagated once if moments are streamed (moments_every), but a second "
                     f"gradient came at {site.name}; add the losses and call backward once, or leave moments_every out"
                 )
+            # The scale does not change before the optimizer's step, and to read it may mean to wait for a GPU.
+            if self._scale is None:
+                self._scale = 1.0 if self.loss_scale is None else float(self.loss_scale())
             # The losses of ranks are averaged, as in `gathered_rows`.
-            scale = world_size() * (1.0 if self.loss_scale is None else float(self.loss_scale()))
-            rows = kept_rows(gradient, batch)
+            scale = world_size() * self._scale
+            rows = rows_of(gradient, batch)
             activations = waiting.pop()
             try:
-                gradients = _split(rows if scale == 1 else rows.float() / scale, massive)
+                both = split.both(activations, rows if scale == 1 else rows.float() / scale)
             except InputError:
                 return
-            for kind, (ordinary, few) in zip(KINDS, (activations, gradients), strict=True):
+            for kind, (ordinary, few) in zip(KINDS, both, strict=True):
                 _add(self.ordinary, f"{kind}/{site.name}", ordinary)
                 _add(self.massive, f"{kind}/{site.name}", few)
 
         on_gradient(hidden, receive)
 
 
-def _split(rows: Tensor, massive: Bool[Tensor, "n"]) -> tuple[Moments, Moments]:
-    """Return the moments of ordinary rows and of massive ones."""
-    # Most passes have no massive rows, and then no row is copied.
-    parts = (rows[~massive], rows[massive]) if bool(massive.any()) else (rows, rows[:0])
-    ordinary, few = (Moments(rows.shape[1], device=rows.device).update(part) for part in parts)
-    return ordinary, few
-
-
-def _add(moments: dict[str, Moments], key: str, new: Moments) -> None:
-    """Merge new moments into those under a key; moments of no rows are not kept."""
-    if new.count:
+def _add(moments: dict[str, Moments], key: str, new: Moments | None) -> None:
+    """Merge new moments into those under a key."""
+    if new is not None:
         moments[key] = moments[key].merge(new) if key in moments else new

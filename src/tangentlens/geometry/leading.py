@@ -39,19 +39,19 @@ def leading_vectors(
     d = len(matrix)
     make = torch.Generator().manual_seed(0)
     spare = count + _SPARE if start is None else _BESIDE_START
-    block = torch.randn(d, spare, generator=make, dtype=torch.float64).to(matrix)
-    if start is not None:
-        # Random columns find leading directions that are orthogonal to the start.
-        block = torch.cat([start, block], dim=1)
     # For a small matrix, computing all eigenvectors is faster.
-    if 20 * block.shape[1] < d:
+    if 20 * (spare if start is None else spare + start.shape[1]) < d:
+        block = torch.randn(d, spare, generator=make, dtype=torch.float64).to(matrix)
+        if start is not None:
+            # Random columns find leading directions that are orthogonal to the start.
+            block = torch.cat([start, block], dim=1)
         for _ in range(_STEPS):
             block = torch.linalg.qr(matrix @ block).Q
             image = matrix @ block
             values, rotation = torch.linalg.eigh(block.T @ image)
             block, image = block @ rotation.flip(1), image @ rotation.flip(1)
             residual = image[:, :count] - block[:, :count] * values.flip(0)[:count]
-            if float(residual.norm()) <= _TOLERANCE * float(values[-1]):
+            if bool(residual.norm() <= _TOLERANCE * values[-1]):
                 if _are_leading(matrix, block[:, :count], values.flip(0)[:count]):
                     return block[:, :count]
                 break

@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.rows import as_rows, shaped_rows, unit_scale
+from tangentlens.geometry.rows import as_rows, power_of_two, shaped_rows
 
 # A row is massive if it is longer than this many times the median row of its site.
 THRESHOLD = 10.0
@@ -74,16 +74,35 @@ def massive_rows(x: Any, threshold: float = THRESHOLD) -> MassiveRows:
     (3, torch.Size([997, 8]))
     """
     check_threshold(threshold)
-    lengths = torch.cat([_lengths(as_rows(part)) for part in shaped_rows(x).split(_PART)])
-    median = lengths.median()
-    ratios = lengths / median if float(median) > 0 else torch.zeros_like(lengths)
+    lengths = row_lengths(shaped_rows(x))
+    if not len(lengths) or not lengths.isfinite().all():
+        as_rows(x)
+    ratios = _over_median(lengths, lengths.median())
     return MassiveRows(ratios > threshold, ratios, threshold)
+
+
+def row_lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+    """Return the length of each row in fp64; that of a row that is not finite is not finite."""
+    return torch.cat([_lengths(part) for part in rows.split(_PART)])
+
+
+def massive_among(lengths: Float[Tensor, "n"], counts: Bool[Tensor, "n"], threshold: float) -> Bool[Tensor, "n"]:
+    """Return which of the rows that count are massive, given all lengths; the host need not wait for a GPU."""
+    middle = ((counts.sum() - 1) // 2).clamp_min(0)
+    median = lengths.where(counts, torch.inf).sort().values.index_select(0, middle[None])
+    return (_over_median(lengths, median) > threshold) & counts
+
+
+def _over_median(lengths: Float[Tensor, "n"], median: Tensor) -> Float[Tensor, "n"]:
+    """Return lengths over the median; 0 if that is 0."""
+    return (lengths / median).where(median > 0, 0.0)
 
 
 def _lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
     """Return the length of each row in fp64; squares of very large or small numbers would overflow or vanish."""
-    scale = unit_scale(rows)
-    return (rows / scale).norm(dim=1).double() * scale
+    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    scale = power_of_two(rows.abs().amax(dim=1, keepdim=True))
+    return (rows / scale).norm(dim=1).double() * scale[:, 0]
 
 
 def check_threshold(threshold: Any, name: str = "threshold") -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.rows import as_rows, gram, shaped_rows, unit_scale
+from tangentlens.geometry.rows import as_rows, gram, power_of_two, shaped_rows, unit_scale
 
 # Rows that are multiplied at once: few enough to fit into a cache, enough for the product to run at full speed.
 _PART = 4096
@@ -25,7 +25,7 @@ class Moments:
         device: Where to keep the moments.
 
     Attributes:
-        count: Number of rows n so far.
+        count: Number of rows n so far. If a mask chose them on a GPU, the host waits when this is read.
         mean: Mean of the rows, `(d,)`.
         scatter: Sum of the outer products of the rows around their mean, `(d, d)`.
 
@@ -37,7 +37,7 @@ class Moments:
     """
 
     def __init__(self, dim: int, device: torch.device | str | None = None) -> None:
-        self.count = 0
+        self._count: int | Tensor = 0
         self.mean: Float[Tensor, "d"] = torch.zeros(dim, dtype=torch.float64, device=device)
         self.scatter: Float[Tensor, "d d"] = torch.zeros(dim, dim, dtype=torch.float64, device=device)
         self._spectra: dict[bool, Tensor] = {}
@@ -51,6 +51,52 @@ class Moments:
         if not len(rows):
             raise InputError("at least 1 rows are needed, but 0 came; pass more tokens")
         return cls(rows.shape[1], device=rows.device).update(rows)
+
+    @classmethod
+    def of_chosen(cls, rows: Float[Tensor, "n d"], mask: Bool[Tensor, "n"]) -> Moments:
+        """Return the moments of the rows that a mask chooses; the host need not wait for a GPU.
+
+        Rows are multiplied at unit scale from the start, because a look at the result would mean to wait. They cost as
+        much as all rows do. Those that are not chosen need not be finite.
+        """
+        moments = cls(rows.shape[1], device=rows.device)
+        moments._count = mask.sum()
+        n = moments._count.clamp_min(1)
+        parts = list(zip(rows.split(_PART), mask[:, None].split(_PART), strict=True))
+        wide = torch.promote_types(rows.dtype, torch.float32)
+        largest = torch.stack([part.where(chosen, 0).abs().amax() for part, chosen in parts]).amax()
+        scale = power_of_two(largest.to(wide))
+
+        def at_unit_scale(part: Tensor, chosen: Tensor) -> Tensor:
+            return part.where(chosen, 0).to(wide) / scale
+
+        shift = torch.stack([at_unit_scale(*part).sum(dim=0) for part in parts]).sum(dim=0) / n
+        for part, chosen in parts:
+            centred = (at_unit_scale(part, chosen) - shift).where(chosen, 0)
+            moments.mean += centred.sum(dim=0)
+            moments.scatter += gram(centred)
+        moments.mean /= n
+        moments.scatter -= torch.outer(moments.mean, moments.mean) * n
+        moments.mean.add_(shift).mul_(scale)
+        moments.scatter *= scale.double() ** 2
+        return moments
+
+    def where(self, condition: Bool[Tensor, ""]) -> Moments:
+        """Return these moments if a condition on the device holds, else those of no rows; the host need not wait."""
+        chosen = Moments(self.dim, device=self.mean.device)
+        chosen._count = self._count * condition
+        chosen.mean, chosen.scatter = self.mean * condition, self.scatter * condition
+        return chosen
+
+    @property
+    def count(self) -> int:
+        """The number of rows, n."""
+        self._count = int(self._count)
+        return self._count
+
+    @count.setter
+    def count(self, count: int) -> None:
+        self._count = count
 
     @property
     def dim(self) -> int:
@@ -80,7 +126,9 @@ class Moments:
     def merge(self, other: Moments) -> Moments:
         """Add the rows that `other` has seen and return these moments; `other` is not changed."""
         self._check_dim(other.dim)
-        if other.count:
+        if isinstance(self._count, Tensor) or isinstance(other._count, Tensor):
+            self._merge_there(other)
+        elif other.count:
             total = self.count + other.count
             gap = other.mean.to(self.mean) - self.mean
             self.scatter += other.scatter.to(self.scatter)
@@ -90,6 +138,17 @@ class Moments:
             self.count = total
             self._spectra.clear()
         return self
+
+    def _merge_there(self, other: Moments) -> None:
+        """Merge moments of which the device knows the counts."""
+        total = self._count + other._count
+        part = other._count / torch.as_tensor(total).clamp_min(1)
+        gap = other.mean.to(self.mean) - self.mean
+        self.scatter += other.scatter.to(self.scatter)
+        self.scatter += torch.outer(gap, gap) * (self._count * part)
+        self.mean += gap * part
+        self._count = total
+        self._spectra.clear()
 
     def _check_dim(self, dim: int) -> None:
         """Raise an error if rows have another number of features."""

@@ -40,6 +40,10 @@ class Neighbours(NamedTuple):
     distances: Float[Tensor, "n k"]
     indices: Int[Tensor, "n k"]
 
+    def cpu(self) -> "Neighbours":
+        """Return them on the CPU, for what looks at a few numbers many times and would wait for a GPU each time."""
+        return Neighbours(self.distances.cpu(), self.indices.cpu())
+
 
 def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     """Return the `k` nearest other rows of each row, exactly.
@@ -173,9 +177,10 @@ class _Cloud:
         for part in _blocks(len(which)):
             squares, candidates = self._search_for(which[part], keep, dtype)
             near = self.measure(which[part], candidates)
-            sure = self.certain(which[part], near.distances[:, k - 1], squares[:, -1]) | (keep == len(self.rows) - 1)
-            distances[part] = near.distances[:, :k].where(sure[:, None], math.nan)
-            indices[part] = near.indices[:, :k]
+            distances[part], indices[part] = near.distances[:, :k], near.indices[:, :k]
+            if keep < len(self.rows) - 1:
+                sure = self.certain(which[part], distances[part, -1], squares[:, -1])
+                distances[part] = distances[part].where(sure[:, None], math.nan)
         return Neighbours(distances, indices)
 
     def _search_for(
@@ -262,11 +267,13 @@ def equal_rows(rows: Float[Tensor, "n d"]) -> tuple[Int[Tensor, "m"], Int[Tensor
         The index of the first occurrence of each distinct row `(m,)`, ascending; and for each row `(n,)` the position
         (0 ... m - 1) of the distinct row that it equals.
     """
+    odd = torch.randint(-(2**62), 2**62, (rows.shape[1],), generator=torch.Generator().manual_seed(0)) * 2 + 1
+    odd = odd.to(rows.device)
     # Most rows already differ in a few coordinates, and whole rows are compared where these are equal.
-    hashes = _hash(rows[:, :: -(-rows.shape[1] // _TOLD_APART)])
+    hashes = _hash(rows[:, :: -(-rows.shape[1] // _TOLD_APART)], odd)
     _, group, sizes = hashes.unique(return_inverse=True, return_counts=True)
     alike = (sizes[group] > 1).nonzero()[:, 0]
-    hashes[alike] = torch.cat([_hash(rows[part]) for part in alike.split(_BLOCK)])
+    hashes[alike] = torch.cat([_hash(rows[part], odd) for part in alike.split(_BLOCK)])
     _, group = hashes.unique(return_inverse=True)
     index = torch.arange(len(rows), device=rows.device)
     first = index.new_full((int(group.max()) + 1,), len(rows)).scatter_reduce(0, group, index, "amin")
@@ -276,8 +283,13 @@ def equal_rows(rows: Float[Tensor, "n d"]) -> tuple[Int[Tensor, "m"], Int[Tensor
     return kept, place[group]
 
 
-def _hash(rows: Float[Tensor, "n d"]) -> Int[Tensor, "n"]:
-    """Return a 64-bit hash of each row; it depends on the row alone, because integer sums wrap and do not round."""
+def _hash(rows: Float[Tensor, "n d"], odd: Int[Tensor, "m"]) -> Int[Tensor, "n"]:
+    """Return a 64-bit hash of each row; it depends on the row alone, because integer sums wrap and do not round.
+
+    Args:
+        rows: Rows `(n, d)`.
+        odd: Random odd numbers, one for each feature or more.
+    """
     if rows.dtype == torch.float32 and rows.shape[1] % 2:
         rows = torch.nn.functional.pad(rows, (0, 1))
     # Adding 0 turns -0.0 into 0.0: the two are equal, but differ in their bits.
@@ -286,5 +298,4 @@ def _hash(rows: Float[Tensor, "n d"]) -> Int[Tensor, "n"]:
     # spread every difference over all bits.
     bits = (bits ^ (bits >> 16) ^ (bits >> 32)) * _MIXER
     bits = bits ^ (bits >> 29) ^ (bits >> 47)
-    odd = torch.randint(-(2**62), 2**62, (bits.shape[1],), generator=torch.Generator().manual_seed(0)) * 2 + 1
-    return (bits * odd.to(rows.device)).sum(dim=1)
+    return (bits * odd[: bits.shape[1]]).sum(dim=1)

@@ -85,6 +85,15 @@ def unit_scale(rows: Float[Tensor, "n d"]) -> float:
     return 2.0 ** min(math.frexp(largest)[1], 1023)
 
 
+def power_of_two(largest: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
+    """Return the largest powers of two that are not above positive numbers, and 1 for 0; NaN if they are not finite.
+
+    Like `unit_scale`, for numbers that stay on their device, so that the host need not wait for them.
+    """
+    mantissa, _ = torch.frexp(largest)
+    return (largest / mantissa / 2).where(largest != 0, 1.0)
+
+
 def product(rows: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
     """Return X^T X in fp64, multiplied in the precision of the rows.
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -36,7 +35,6 @@ class DueStep:
         stream: The moments of all steps since the last due one.
         memory: What was kept of the steps before.
         fitting: The proxy and how it is compared.
-        device: Where ranks exchange numbers.
         predict: Whether to test the subspaces of the due step before.
         nothing_yet: Whether nothing was measured before, so that a site without a gradient is a mistake in the settings
             and an error. Later it may have been frozen on purpose, which must not end a training.
@@ -48,7 +46,6 @@ class DueStep:
     stream: MomentStream
     memory: Memory
     fitting: Fitting
-    device: torch.device
     predict: bool = False
     nothing_yet: bool = True
 
@@ -109,8 +106,8 @@ def gather(step: DueStep, site: Site, frozen: Sequence[str]) -> SiteData:
     lacks = site.name in frozen or not step.capture.ran(site)
     own = None if lacks else step.capture.rows(site)
     return SiteData(
-        rows=gathered_rows(own, step.device),
-        fit_on=step.memory.earlier(site, step.device),
+        rows=gathered_rows(own, step.capture.devices),
+        fit_on=step.memory.earlier(site, step.capture.devices),
         window=step.stream.total(site.name),
     )
 

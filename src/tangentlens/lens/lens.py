@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,9 +15,10 @@ from torch import Tensor, nn
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.prediction import GRADIENTS_THEN
 from tangentlens.capture.batch import Objective, objective_of
-from tangentlens.capture.distributed import device_of, is_first, mean_of_all_ranks, world_size
+from tangentlens.capture.device import MeasureOn
+from tangentlens.capture.distributed import is_first, mean_of_all_ranks, world_size
 from tangentlens.capture.sites import Wanted, check_visible, find_sites
-from tangentlens.capture.step import Capture
+from tangentlens.capture.step import Capture, Held
 from tangentlens.capture.stream import MomentStream
 from tangentlens.capture.targets import Targets, checked_targets, named_targets
 from tangentlens.capture.updates import UpdateCapture, find_matrices
@@ -87,6 +87,8 @@ class Lens:
             due step is measured. Rows are kept on the CPU: tokens x width x sites x 4 bytes, twice while a step is due.
         alarms: What to warn of. A warning is raised when it begins; it is in `scalars` and in the records while it
             lasts.
+        measure_on: 'cpu' to move rows to the host as they are captured and to measure there, if the model fills its
+            GPU (docs/cost.md). By default they stay where the model is, unless that device has no fp64.
         seed: Seed of the proxy's fit.
         step: The number of the first step, if training continues from a checkpoint.
         tokens_seen: The number of tokens that the model had been trained on before; by default what the run says of
@@ -122,13 +124,14 @@ class Lens:
         updates: str | Sequence[str] = (),
         probe: Any = None,
         alarms: Sequence[Alarm] = (),
+        measure_on: MeasureOn | None = None,
         seed: int = 0,
         step: int = 0,
         tokens_seen: int | None = None,
     ) -> None:
         check_whole(1, rank=rank, max_tokens=max_tokens, moments_every=1 if moments_every is None else moments_every)
         check_whole(0, step=step, tokens_seen=tokens_seen or 0, seed=seed, skip_first=skip_first)
-        check_settings(proxy, measures, objective, alarms, loss_scale)
+        check_settings(proxy, measures, objective, alarms, loss_scale, measure_on)
         check_threshold(massive, "massive")
         self.model = model
         self.targets = checked_targets(model, targets)
@@ -148,6 +151,7 @@ class Lens:
         self._probe = Probe(model, self.sites, probe, self.exclude, self.skip_first)
         self.massive = float(massive)
         self.max_tokens = int(max_tokens)
+        self.measure_on = measure_on
         self.moments_every = moments_every
         self.predict = predict
         self.loss_scale = loss_scale
@@ -165,7 +169,9 @@ class Lens:
             claim(self._run, self.name, self._settings(), begins)
         self._capture: Capture | None = None
         self._memory = Memory()
-        self._stream = MomentStream(model, self.sites, self.exclude, loss_scale, self.skip_first, self.massive)
+        self._stream = MomentStream(
+            model, self.sites, self.exclude, loss_scale, self.skip_first, self.massive, measure_on
+        )
         self._is_first_step = True
         self._troubles: dict[str, str] = {}
 
@@ -202,7 +208,7 @@ class Lens:
             "moments_every": self.moments_every,
             "probe": self._probe.sha256,
             "updates": {matrix.name: matrix.place for matrix in self._updates.matrices},
-            "bins": None if self.bins is None else hashlib.sha256(str(self.bins.bin_of.tolist()).encode()).hexdigest(),
+            "bins": None if self.bins is None else self.bins.sha256,
         }
 
     def start(self) -> Lens:
@@ -261,7 +267,7 @@ class Lens:
                 check_rank(self.rank, capture.widths(self.sites))
             if capture is not None and self.due():
                 # The mixed precision of the training must not apply to what is measured.
-                with torch.autocast(device_of(self.model).type, enabled=False), torch.no_grad():
+                with torch.autocast(self._stream.devices.exchange.type, enabled=False), torch.no_grad():
                     troubles, before = self._measure(capture, loss), self._troubles
                 self._troubles = troubles
                 warn_of_troubles(step, troubles, before)
@@ -296,7 +302,7 @@ class Lens:
 
         In a distributed training every rank must call this; the first one gets the state of all ranks.
         """
-        state = self._memory.state_dict(self._watched, device_of(self.model))
+        state = self._memory.state_dict(self._watched, self._stream.devices)
         state |= {f"scalar/{name}": torch.tensor(value) for name, value in self.scalars.items()}
         state |= {f"highest/{alarm.scalar}": torch.tensor(alarm.highest, dtype=torch.float64) for alarm in self.alarms}
         state |= self._stream.state_dict() | self._probe.state_dict()
@@ -304,7 +310,7 @@ class Lens:
 
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Continue from the `state_dict` of a lens at the same step."""
-        self._memory.load_state_dict(state, device_of(self.model))
+        self._memory.load_state_dict(state, self._stream.devices)
         self._probe.load_state_dict(state)
         for key, value in state.items():
             kind, _, name = key.partition("/")
@@ -323,11 +329,11 @@ class Lens:
         """Run the model on the probe if the current step is due, and put on the hooks that the step needs."""
         if self.due():
             self._probe.look()
-        room = -(-self.max_tokens // world_size())
+        room, where = -(-self.max_tokens // world_size()), self.measure_on
         # A due step is measured; the proxy is fitted to the step before; the first step shows whether sites have
         # gradients at all.
         if self.due() or is_due(self.every, self.current + 1) or self._is_first_step:
-            told = (self.exclude, self.objective, room, self.loss_scale, self.skip_first, self.targets)
+            told = (self.exclude, self.objective, room, self.loss_scale, self.skip_first, self.targets, where)
             self._capture = Capture(self.model, self._watched, *told).__enter__()
         if self.due():
             self._updates.__enter__()
@@ -348,18 +354,18 @@ class Lens:
 
     def _measure(self, capture: Capture, loss: Tensor | float | None) -> dict[str, str]:
         """Measure a due step and write it; return the sites that could not be measured, with the reason."""
-        about, device = self._about(), device_of(self.model)
-        loss = mean_of_all_ranks(self._losses.mean() if loss is None else float(loss), device)
+        about = self._about()
+        loss = mean_of_all_ranks(self._losses.mean() if loss is None else float(loss), self._stream.devices.exchange)
         records = [] if loss is None else [replace(about, quantity=LOSS, metric=LOSS, value=loss)]
         fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
         fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive, measures=self.measures)
         nothing_yet = not self._memory.subspaces
         outcome = measure_due_step(
-            DueStep(about, self.sites, capture, self._stream, self._memory, fitting, device, self.predict, nothing_yet)
+            DueStep(about, self.sites, capture, self._stream, self._memory, fitting, self.predict, nothing_yet)
         )
         records += outcome.records
-        records += update_records(about, self._updates, capture, self._memory, fitting, device)
-        moved, unmoved = self._probe.measure(about, fitting, device)
+        records += update_records(about, self._updates, capture, self._memory, fitting)
+        moved, unmoved = self._probe.measure(about, fitting, self._stream.devices.measure)
         records += moved
         self._remember(outcome, fit_next)
         if is_first():
@@ -372,7 +378,7 @@ class Lens:
             write_step(self.run, about, records, outcome.measured)
         return outcome.troubles | unmoved
 
-    def _remember(self, outcome: Outcome, fit_next: dict[str, Tensor]) -> None:
+    def _remember(self, outcome: Outcome, fit_next: dict[str, Held]) -> None:
         """Keep what the next due step needs and forget the rest."""
         self._updates.forget()
         self._stream.forget()

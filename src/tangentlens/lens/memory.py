@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from tangentlens.capture.device import Devices
 from tangentlens.capture.distributed import gathered, is_first
 from tangentlens.capture.sites import Site
+from tangentlens.capture.step import Held
 from tangentlens.geometry.subspace import Subspace
 
 
@@ -21,30 +23,36 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self.fit_on: dict[str, Tensor] = {}
+        self.fit_on: dict[str, Held] = {}
         self.subspaces: dict[str, dict[str, Subspace]] = {}
 
-    def earlier(self, site: Site, device: torch.device) -> Tensor | None:
+    def earlier(self, site: Site, devices: Devices) -> Tensor | None:
         """Return the activations of the step before, of all ranks; None if there are none, or not all are finite."""
-        rows = gathered(self.fit_on.get(site.name), device)
+        rows = self._rows(site, devices)
         return rows if rows is not None and bool(rows.isfinite().all()) else None
 
-    def state_dict(self, sites: Sequence[Site], device: torch.device) -> dict[str, Tensor]:
+    def _rows(self, site: Site, devices: Devices) -> Tensor | None:
+        """Return the activations of the step before, of all ranks."""
+        held = self.fit_on.get(site.name)
+        return gathered(None if held is None else held.read(), devices)
+
+    def state_dict(self, sites: Sequence[Site], devices: Devices) -> dict[str, Tensor]:
         """Return everything that is remembered, of all ranks, as tensors by name; all ranks must ask."""
-        rows = {site.name: gathered(self.fit_on.get(site.name), device) for site in sites}
+        rows = {site.name: self._rows(site, devices) for site in sites}
         state = {f"fit_on/{site}": of_site for site, of_site in rows.items() if of_site is not None}
         for site, subspaces in self.subspaces.items():
             state |= {f"proxy/{site}/{name}": q.basis for name, q in subspaces.items()}
         return state
 
-    def load_state_dict(self, state: Mapping[str, Tensor], device: torch.device) -> None:
+    def load_state_dict(self, state: Mapping[str, Tensor], devices: Devices) -> None:
         """Continue with what another lens remembered."""
         self.subspaces = {}
         for key, value in state.items():
             kind, _, name = key.partition("/")
             # The rows of all ranks are the first one's now.
             if kind == "fit_on" and is_first():
-                self.fit_on[name] = value.to(device)
+                rows = value.to(devices.measure)
+                self.fit_on[name] = Held([(rows, torch.ones_like(rows[:, 0]).bool())])
             elif kind == "proxy":
                 site, _, subspace = name.rpartition("/")
-                self.subspaces.setdefault(site, {})[subspace] = Subspace(value.to(device))
+                self.subspaces.setdefault(site, {})[subspace] = Subspace(value.to(devices.measure))

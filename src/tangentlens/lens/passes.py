@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from tangentlens.capture.batch import count_tokens, named_arguments
-from tangentlens.capture.distributed import device_of, of_all_ranks
+from tangentlens.capture.device import device_of
+from tangentlens.capture.distributed import of_all_ranks
 from tangentlens.errors import InputError
 
 

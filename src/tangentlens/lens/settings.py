@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from tangentlens.capture.batch import OBJECTIVES
+from tangentlens.capture.device import MeasureOn
 from tangentlens.capture.names import meant
 from tangentlens.capture.sites import Site
 from tangentlens.errors import InputError
@@ -17,7 +18,7 @@ from tangentlens.proxies import named_proxy
 from tangentlens.runs.run import Run, check_same
 
 
-def check_settings(proxy: Any, measures: Any, objective: Any, alarms: Any, loss_scale: Any) -> None:
+def check_settings(proxy: Any, measures: Any, objective: Any, alarms: Any, loss_scale: Any, on: Any) -> None:
     """Refuse settings that are misspelt or of the wrong type."""
     known = {measure.name for measure in MEASURES}
     unknown = [measures] if isinstance(measures, str) else [name for name in measures if name not in known]
@@ -27,6 +28,10 @@ def check_settings(proxy: Any, measures: Any, objective: Any, alarms: Any, loss_
         raise InputError("the proxy of a lens must have a name, by which a run is continued, but is a lambda; use def")
     if objective is not None and objective not in OBJECTIVES:
         raise InputError(f"objective must be one of {', '.join(OBJECTIVES)}, but is {objective!r}")
+    if on not in (None, *get_args(MeasureOn)):
+        raise InputError(
+            f"measure_on must be 'cpu', or None for the device of the model, but is {on!r}; leave it out, or pass 'cpu'"
+        )
     if loss_scale is not None and not callable(loss_scale):
         raise InputError(f"loss_scale must be a function such as scaler.get_scale, but is {loss_scale!r}")
     if not isinstance(alarms, Sequence) or not all(isinstance(alarm, Alarm) for alarm in alarms):

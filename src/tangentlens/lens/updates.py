@@ -39,14 +39,14 @@ def update_records(
     capture: Capture,
     memory: Memory,
     fitting: Fitting,
-    device: torch.device,
 ) -> list[Record]:
     """Return the records of all matrices. All ranks take part; the first one gets the records."""
     records: list[Record] = []
     for matrix in updates.matrices:
-        changes = {PARAMETER_GRADIENT: updates.gradient(matrix), UPDATE: updates.update(matrix)}
+        whole = {PARAMETER_GRADIENT: updates.gradient(matrix), UPDATE: updates.update(matrix)}
+        changes = {name: None if one is None else one.to(capture.devices.measure) for name, one in whole.items()}
         for side, site in matrix.sites().items():
-            here, activations = replace(about, site=site.name, depth=site.depth), memory.earlier(site, device)
+            here, activations = replace(about, site=site.name, depth=site.depth), memory.earlier(site, capture.devices)
             # What ranks exchange comes first and on all of them.
             as_input = _as_input(matrix, capture, site) if matrix.is_embedding and matrix.tied else None
             if not is_first():
@@ -91,7 +91,7 @@ def _as_input(matrix: Matrix, capture: Capture, site: Site) -> Float[Tensor, "ty
     except InputError:
         # The weight is used without its module, or the module more than once.
         own = None
-    of_all = gathered_rows(own, matrix.weight.device)
+    of_all = gathered_rows(own, capture.devices)
     if of_all is None:
         return None
     rows = torch.zeros(matrix.weight.shape, device=of_all.gradients.device)

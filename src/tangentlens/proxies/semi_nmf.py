@@ -213,15 +213,18 @@ def semi_nmf(x: Any, rank: int, seed: int = 0) -> Subspace:
 def _sparse_start(
     points: Float[Tensor, "m n"], k: int, center: bool, seed: int, sparsity: float
 ) -> Float[Tensor, "k m"]:
-    """Return an initial dictionary: the best of several attempts if concepts are few, which makes attempts cheap."""
+    """Return an initial dictionary: the best of several attempts if concepts are few, which makes attempts cheap.
+
+    Attempts are many small steps, which take longer on a GPU, so the CPU makes them.
+    """
     make = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(points.shape[1], generator=make)[:_START_ROWS]
-    some = points[:, chosen.to(points.device)].contiguous()
+    some = points[:, chosen.to(points.device)].contiguous().cpu()
     attempts = []
     for _ in range(min(max(_START_CONCEPTS // k, 1), _START_ATTEMPTS)):
-        dictionary = normalize(_extreme_points(points, k, center, make), dim=1)
+        dictionary = normalize(_extreme_points(points, k, center, make), dim=1).cpu()
         attempts.append(_sparse_attempt(some, dictionary, sparsity))
-    return min(attempts, key=lambda attempt: attempt[1])[0]
+    return min(attempts, key=lambda attempt: attempt[1])[0].to(points.device)
 
 
 def _sparse_attempt(
@@ -262,9 +265,11 @@ def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, make: to
     basis = flat.new_zeros(k, 0)
     corners = []
     for draw in draws:
-        farthest = (flat @ (draw - basis @ (basis.T @ draw))).abs().argmax()
-        corners.append(points[:, farthest])
-        beyond = flat[farthest] - basis @ (basis.T @ flat[farthest])
+        # `points[:, farthest]` would read that number from the device, and wait for it.
+        farthest = (flat @ (draw - basis @ (basis.T @ draw))).abs().argmax(dim=0, keepdim=True)
+        corners.append(points.index_select(1, farthest)[:, 0])
+        corner = flat.index_select(0, farthest)[0]
+        beyond = corner - basis @ (basis.T @ corner)
         basis = torch.cat([basis, normalize(beyond - basis @ (basis.T @ beyond), dim=0)[:, None]], dim=1)
     return torch.stack(corners)
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tangentlens.capture.measurable import measurable
+from tangentlens.capture.device import Devices
 from tangentlens.corpora.tokens import MASK
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
@@ -77,7 +77,7 @@ def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
             skip_first=how.skip_first,
             counts=tokens.counts,
             step=step,
-            earlier=_saved_proxies(run, network.name, plan.schedule(), device),
+            earlier=_saved_proxies(run, network.name, plan.schedule(), Devices.of(model).measure),
             facts=_facts(run.manifest["models"][network.name], step, plan.steps) | {"device": str(device)},
         )
 
@@ -103,5 +103,5 @@ def _saved_proxies(
         for name, basis in kept[0].items() if kept else ():
             site, variant = name.rsplit("/", 1)
             if variant == DEFAULT:
-                proxies.setdefault(site, {})[f"step {step}"] = Subspace(measurable(basis.to(device)))
+                proxies.setdefault(site, {})[f"step {step}"] = Subspace(basis.to(device))
     return proxies

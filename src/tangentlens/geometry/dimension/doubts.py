@@ -69,7 +69,7 @@ def doubts(rows: Float[Tensor, "n d"], distances: Float[Tensor, "n k"], off: flo
 
     Args:
         rows: Rows `(n, d)`.
-        distances: Distances `(n, k)` to the nearest neighbours, ascending; k is even.
+        distances: Distances `(n, k)` to the nearest neighbours, ascending; k is even. They may be on the CPU.
         off: Their misfit.
     """
     n, k = distances.shape
@@ -94,8 +94,13 @@ def held_by(rows: Float[Tensor, "n d"]) -> torch.dtype:
     torch.bfloat16
     """
     finest = rows.dtype
+
+    def is_exact(part: Tensor, held: torch.dtype) -> Tensor:
+        return (part.to(held).to(finest) == part).all()
+
     for held in _FORMATS[: _FORMATS.index(finest)]:
-        if all(bool((part.to(held).to(finest) == part).all()) for part in rows.split(_BLOCK)):
+        # Few formats pass the first look. For each look the host waits for a GPU, so there are two at most.
+        if is_exact(rows[:_BLOCK], held) and torch.stack([is_exact(part, held) for part in rows.split(_BLOCK)]).all():
             return held
     return finest
 
@@ -106,5 +111,5 @@ def _moved(rows: Float[Tensor, "n d"], distance: Float[Tensor, "n"], eps: float)
     Values between two powers of two have an even spacing, eps times the lower one. Over values of all sizes, the mean
     square of the rounding error is therefore eps^2 x^2 / 24. Both ends of a difference are rounded.
     """
-    lengths = torch.cat([part.double().norm(dim=1) for part in rows.split(_BLOCK)])
+    lengths = torch.cat([part.double().norm(dim=1) for part in rows.split(_BLOCK)]).to(distance.device)
     return float((eps * lengths / math.sqrt(12) > _MOVED * distance).double().mean())

@@ -7,7 +7,7 @@ at dimension m, and estimates at two sizes determine c (docs/measures/dimension.
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 # Rows in a subsample; and the number of subsamples if there are too few rows for that size.
@@ -37,21 +37,36 @@ def distances_in_parts(rows: Float[Tensor, "n d"], k: int) -> tuple[int, Float[T
         return n, None
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(rows.device)
     parts = order[: n // n_parts * n_parts].reshape(n_parts, -1)
-    return n // n_parts, torch.cat([_nearest_within(rows[some].double(), k) for some in parts.split(_AT_ONCE)])
+    found = [_nearest_within(rows[some].double(), k) for some in parts.split(_AT_ONCE)]
+    # Asked once, and not for every few parts: a GPU answers late.
+    if bool(torch.stack([accurate for _, _, accurate in found]).all()):
+        distances = [squares.sqrt() for squares, _, _ in found]
+    else:
+        pairs = zip(parts.split(_AT_ONCE), found, strict=True)
+        distances = [_differences(rows[some].double(), nearby) for some, (_, nearby, _) in pairs]
+    return n // n_parts, torch.cat(distances).flatten(0, 1)
 
 
-def _nearest_within(parts: Float[Tensor, "p s d"], k: int) -> Float[Tensor, "m k"]:
-    """Return the distances to the `k` nearest rows of the same part, for all rows; parts are searched together."""
+def _nearest_within(
+    parts: Float[Tensor, "p s d"], k: int
+) -> tuple[Float[Tensor, "p s k"], Int[Tensor, "p s k"], Bool[Tensor, ""]]:
+    """Return the `k` nearest rows of the same part for all rows, as squared distances and as indices.
+
+    The third is whether the squares have kept enough digits.
+    """
     centred = parts - parts.mean(dim=1, keepdim=True)
     norms = centred.square().sum(dim=2)
     squares = torch.baddbmm(norms[:, None], centred, centred.transpose(1, 2), alpha=-2).add_(norms[:, :, None])
     squares.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-    nearby = squares.topk(k, dim=2, largest=False)
-    if bool((nearby.values > _CANCELLED * norms.amax()).all()):
-        return nearby.values.sqrt().flatten(0, 1)
-    indices = nearby.indices.flatten(1)[:, :, None].expand(-1, -1, parts.shape[2])
-    others = parts.gather(1, indices).unflatten(1, nearby.indices.shape[1:])
-    return (others - parts[:, :, None]).norm(dim=3).sort(dim=2).values.flatten(0, 1)
+    values, nearby = squares.topk(k, dim=2, largest=False)
+    return values, nearby, (values > _CANCELLED * norms.amax()).all()
+
+
+def _differences(parts: Float[Tensor, "p s d"], nearby: Int[Tensor, "p s k"]) -> Float[Tensor, "p s k"]:
+    """Return the distances to these rows of the same part, ascending, from differences: without cancellation."""
+    indices = nearby.flatten(1)[:, :, None].expand(-1, -1, parts.shape[2])
+    others = parts.gather(1, indices).unflatten(1, nearby.shape[1:])
+    return (others - parts[:, :, None]).norm(dim=3).sort(dim=2).values
 
 
 def interval_at_infinity(

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from tangentlens.capture.device import Devices
 from tangentlens.capture.forward import activations
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.windows import Text, windows
@@ -183,7 +184,8 @@ class _ModelProfile:
             self._forward(some, lambda site, piece: None)
             forward = (time.perf_counter() - start) / some.numel()
         size = self.profile.batch_tokens
-        sample = torch.randn(size, self.width, generator=torch.Generator().manual_seed(0)).to(self.loaded.device)
+        sample = torch.randn(size, self.width, generator=torch.Generator().manual_seed(0))
+        sample = sample.to(Devices.of(self.loaded.model).measure)
         start = time.perf_counter()
         ids = torch.arange(size, device=sample.device)
         measure_all(Cloud(sample, ids, ids), self.measures)

@@ -1,7 +1,3 @@
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 
@@ -9,13 +5,6 @@ from tangentlens.capture.backward import gradients
 from tangentlens.capture.sites import find_sites
 from tangentlens.capture.step import Capture
 from tiny import tiny_batch, tiny_model
-
-
-def test_blocks_on_two_devices_give_the_rows_of_one():
-    """Rows stay on the device of their block; on the CPU, if that device has no fp64."""
-    program = Path(__file__).with_name("two_devices.py")
-    done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True)
-    assert done.stdout == "as on one device", done.stderr
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])
