@@ -1,5 +1,8 @@
 """See how a language model's representation space takes shape while it learns."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tangentlens.alignment.active_concepts import active_concepts
 from tangentlens.alignment.active_result import ActiveConcepts
 from tangentlens.alignment.audit import Audit, audit
@@ -40,6 +43,19 @@ from tangentlens.runs.run import Run, open_run
 from tangentlens.statistics.corrections import benjamini_hochberg, holm
 from tangentlens.statistics.interval import Interval
 
+if TYPE_CHECKING:
+    from tangentlens.studies.functions import model_audit, model_test, profile
+
+# The commands as functions need everything that draws a report, which others need not wait for.
+_COMMANDS = ("model_audit", "model_test", "profile")
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _COMMANDS:
+        raise AttributeError(f"module 'tangentlens' has no attribute {name!r}")
+    return getattr(import_module("tangentlens.studies.functions"), name)
+
+
 __all__ = [
     "ActiveConcepts",
     "Alarm",
@@ -79,10 +95,13 @@ __all__ = [
     "manifolds",
     "massive_rows",
     "mean_cosine",
+    "model_audit",
+    "model_test",
     "movement",
     "open_run",
     "participation_ratio",
     "partition_isotropy",
+    "profile",
     "rankme",
     "rogue_dimensions",
     "share",

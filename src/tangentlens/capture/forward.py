@@ -29,18 +29,25 @@ def activations(
     """Run a model and call `see` with the rows of each site, one site at a time.
 
     Args:
-        model: The model, which takes `input_ids` and `attention_mask`.
+        model: The model. One that takes no `input_ids` is called with the token ids alone.
         sites: The sites to capture.
         tokens: The token ids to run the model on.
         keep: The positions whose rows are passed on.
         see: Called with the site and its rows `(n, d)`; if the device of the model has no fp64, they are on the CPU.
     """
-    body = _body(model, sites)
-    # Keys and values of all layers, which a decoder returns for a continuation, may take more memory than the rest.
-    uncached = {"use_cache": False} if "use_cache" in inspect.signature(body.forward).parameters else {}
-    run = partial(body, input_ids=tokens, attention_mask=torch.ones_like(tokens), **uncached)
+    run = _call(_body(model, sites), tokens)
     device = Devices.of(model).measure
     rows_of_call(run, sites, lambda site: (tokens, keep), lambda site, rows: see(site, rows.to(device)))
+
+
+def _call(body: nn.Module, tokens: Int[Tensor, "batch length"]) -> Callable[[], Any]:
+    """Return what runs a model on tokens, all of which it is to see."""
+    takes = inspect.signature(body.forward).parameters
+    if "input_ids" not in takes:
+        return partial(body, tokens)
+    # Keys and values of all layers, which a decoder returns for a continuation, may take more memory than the rest.
+    uncached = {"use_cache": False} if "use_cache" in takes else {}
+    return partial(body, input_ids=tokens, attention_mask=torch.ones_like(tokens), **uncached)
 
 
 def _body(model: nn.Module, sites: Sequence[Site]) -> nn.Module:

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -31,20 +32,27 @@ class Text:
     """A text that is read in pieces.
 
     Attributes:
-        path: A UTF-8 file; if None, the text is `builtin_text`.
+        path: A UTF-8 file; if None, the text is `content` or, without any, `builtin_text`.
+        content: The text itself.
     """
 
     path: Path | None = None
+    content: bytes | None = None
 
     @property
     def size(self) -> int:
         """The size of the text in bytes."""
         if self.path is None:
-            return len(builtin_text().encode())
+            return len(self._held)
         try:
             return self.path.stat().st_size
         except OSError as error:
             raise no_text_file(self.path, error) from error
+
+    @cached_property
+    def _held(self) -> bytes:
+        """The text, if it is not a file."""
+        return builtin_text().encode() if self.content is None else self.content
 
     @property
     def fingerprint(self) -> str:
@@ -87,7 +95,7 @@ class Text:
     def _bytes(self, start: int, length: int) -> bytes:
         """Return up to `length` bytes of the text from `start` on."""
         if self.path is None:
-            return builtin_text().encode()[start : start + length]
+            return self._held[start : start + length]
         try:
             with self.path.open("rb") as file:
                 file.seek(start)

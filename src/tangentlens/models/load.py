@@ -59,11 +59,11 @@ def load_model(spec: str, how: Loading = USUAL) -> LoadedModel:
         return LoadedModel(
             name=model_name(spec),
             revision=source.revision,
-            kind="encoder" if both else _kind(text),
+            kind="encoder" if both else kind_of(text),
             model=model.get_encoder() if both else model,
             tokenizer=tokenizer,
             width=text.hidden_size,
-            longest=_longest(model, tokenizer),
+            longest=longest_input(model, tokenizer),
             not_loaded=missing,
             commit=source.commit,
         )
@@ -89,7 +89,7 @@ def load_language_model(spec: str, how: Loading = FOR_GRADIENTS, copies: int = 1
                 f"{spec} must be an encoder or a decoder for its gradients to be looked at, but is both; "
                 "`tangentlens profile` measures the encoder of such a model"
             )
-        kind = _kind(config.get_text_config())
+        kind = kind_of(config.get_text_config())
         family = AutoModelForCausalLM if kind == "decoder" else AutoModelForMaskedLM
         model, missing = _weights(family, source, config, tokenizer, how, copies)
         body = f"{model.base_model_prefix}."
@@ -101,7 +101,7 @@ def load_language_model(spec: str, how: Loading = FOR_GRADIENTS, copies: int = 1
             model=model,
             tokenizer=tokenizer,
             width=model.config.get_text_config().hidden_size,
-            longest=_longest(model.base_model, tokenizer),
+            longest=longest_input(model.base_model, tokenizer),
             not_loaded=sorted(key for key in missing if not key.startswith(body)),
             commit=source.commit,
         )
@@ -201,7 +201,7 @@ def _check_missing(source: Source, missing: list[str]) -> None:
         )
 
 
-def _longest(model: Any, tokenizer: Any) -> int:
+def longest_input(model: Any, tokenizer: Any) -> int:
     """Return the largest number of tokens that a model takes at once, special tokens included."""
     limits = [getattr(model.config.get_text_config(), "max_position_embeddings", None), tokenizer.model_max_length]
     longest = min((limit for limit in limits if limit is not None and limit > 0), default=2**31)
@@ -213,7 +213,7 @@ def _longest(model: Any, tokenizer: Any) -> int:
     return int(longest)
 
 
-def _kind(config: Any) -> Kind:
+def kind_of(config: Any) -> Kind:
     """Return the kind of a model by the class it was trained as; without that, by the use of its model family."""
     from transformers.models.auto import modeling_auto as auto
 

@@ -61,7 +61,10 @@ class LoadedModel:
     @property
     def device(self) -> torch.device:
         """Where its input goes: the device of its embeddings."""
-        embedding: Any = self.model.get_input_embeddings()  # type: ignore[operator]
+        model: Any = self.model
+        if not hasattr(model, "get_input_embeddings"):
+            return next(model.parameters()).device
+        embedding = model.get_input_embeddings()
         # A weight that accelerate keeps elsewhere is nowhere until it is needed.
         if embedding.weight.is_meta:
             return torch.device(embedding._hf_hook.execution_device)

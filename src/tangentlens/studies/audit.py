@@ -29,6 +29,7 @@ from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run, is_run
 from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, NULLS, WITHOUT_MASSIVE, derived
 from tangentlens.runs.vocabulary import AUDIT as AUDITED
+from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.job import Job
 from tangentlens.studies.subjects import Backward, Subject, claim_text, subject_rows
 from tangentlens.studies.trained import subjects_of
@@ -62,7 +63,7 @@ class AuditPlan:
 
     target: str
     text: str | None = None
-    sites: tuple[str, ...] = ()
+    sites: str | tuple[str, ...] = ()
     rank: int = 16
     tokens: int = 8192
     length: int = 128
@@ -82,15 +83,22 @@ class AuditPlan:
         Loading.of(self)
 
 
-def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched) -> Run:
-    """Audit every model of the plan's target at every site into the run directory `out`; continues if interrupted."""
-    subjects = subjects_of(plan.target, Backward.of(plan), watch)
+def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched, in_hand: InHand = NOTHING) -> Run:
+    """Audit every model of the plan's target at every site into the run directory `out`; continues if interrupted.
+
+    Args:
+        plan: The plan.
+        out: The run directory.
+        watch: Told the progress.
+        in_hand: The model and the text, where they need not be loaded.
+    """
+    subjects = subjects_of(plan.target, Backward.of(plan), watch, in_hand)
     # What cannot be audited leaves no folder behind.
     first = next(subjects)
     check_rank(plan.rank, {f"the stream of {first.name}": first.width})
     run = create_run(out, asdict(plan), NAME)
-    if not is_run(plan.target):
-        claim_text(run, plan.text)
+    if in_hand.model is not None or not is_run(plan.target):
+        claim_text(run, plan.text, in_hand)
     for subject in chain([first], subjects):
         run.claim_model(subject.name, {**subject.facts, "weights_sha256": weight_hash(subject.model)})
         sites = _sites(subject.model, plan.sites)
@@ -167,7 +175,7 @@ def _part(subject: Subject, site: Site) -> str:
     return f"{subject.name} at {site.name}"
 
 
-def _sites(model: nn.Module, wanted: Sequence[str]) -> list[Site]:
+def _sites(model: nn.Module, wanted: str | Sequence[str]) -> list[Site]:
     """Return the sites asked for; by default the residual stream half-way through."""
     if wanted:
         return find_sites(model, wanted)

@@ -14,6 +14,7 @@ from tangentlens.report.contents import Section
 from tangentlens.runs.failed import leaving_no_empty_run
 from tangentlens.runs.progress import Watch, unwatched
 from tangentlens.runs.run import Run
+from tangentlens.studies.in_hand import InHand
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Job:
     Attributes:
         name: Its name, that of its command, and `made_by` in the manifest of its runs.
         plan: A frozen dataclass that holds everything which decides the numbers.
-        make: Takes a plan, a directory and somebody to tell the progress to. It makes the run, or continues it.
+        make: Takes a plan, a directory, somebody to tell the progress to and, if it is about a model, what is in hand.
+            It makes the run, or continues it.
         folder: The default directory for a plan.
         section: What a report says about such runs, beyond what it says about any run.
         smaller: Options that need less memory, as the error says them if memory runs out.
@@ -31,20 +33,27 @@ class Job:
 
     name: str
     plan: type[Any]
-    make: Callable[[Any, Path, Watch], Run]
+    make: Callable[..., Run]
     folder: Callable[[Any], Path]
     section: Section = field(default_factory=Section)
     smaller: str = "a smaller plan"
 
-    def run(self, plan: Any, out: Path | None = None, watch: Watch = unwatched) -> Run:
+    def run(self, plan: Any, out: Path | None = None, watch: Watch = unwatched, in_hand: InHand | None = None) -> Run:
         """Make the run of a plan in `out`, or in its default folder; a run that was interrupted is continued.
 
         If it fails before anything was measured, no new folder is left.
+
+        Args:
+            plan: The plan.
+            out: The directory.
+            watch: Told the progress.
+            in_hand: For a job on a model, what need not be loaded.
         """
+        given = () if in_hand is None else (in_hand,)
         out = out or self.folder(plan)
         try:
             with leaving_no_empty_run(out, inputs=[COUNTS]):
-                return self.make(plan, out, watch)
+                return self.make(plan, out, watch, *given)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
-from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -25,6 +24,7 @@ from tangentlens.models.loading import Loading
 from tangentlens.models.small import Kind
 from tangentlens.runs.progress import Progress, Watch
 from tangentlens.runs.run import Run
+from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.training.objectives import IGNORED, batch_for
 
 # Sequences in a forward pass.
@@ -132,18 +132,19 @@ def _with_shuffled_labels(batch: Mapping[str, Tensor], make: torch.Generator) ->
     return {**batch, "labels": labels}
 
 
-def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
-    """Return a model from a hub or a directory, with batches of its text.
+def model_subject(spec: str, how: Backward, watch: Watch, in_hand: InHand = NOTHING) -> Subject:
+    """Return a model from a hub or a directory, or one in hand, with batches of its text.
 
     Args:
         spec: A directory, a hub id or `id@revision`.
         how: How its gradients are made.
         watch: Told the progress of training a missing head.
+        in_hand: The model and the text, where they need not be loaded.
     """
     with torch.random.fork_rng():
         # A head that is missing begins at random.
         torch.manual_seed(how.seed)
-        loaded = load_language_model(spec, how.loading, copies=2 if how.nulls else 1)
+        loaded = in_hand.model or load_language_model(spec, how.loading, copies=2 if how.nulls else 1)
     if loaded.not_loaded and not how.fit_head:
         raise InputError(
             f"{spec} must hold its head for a language-model loss, but {len(loaded.not_loaded)} weights are "
@@ -157,9 +158,10 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
             torch.manual_seed(how.seed)
             return type(loaded.model)(loaded.config).to(loaded.device, loaded.dtype).eval()
 
-    batches = _text_batches(how, loaded, first=0, n_tokens=how.tokens)
+    text = in_hand.text_of(how.text)
+    batches = _text_batches(how, loaded, text, first=0, n_tokens=how.tokens)
     if loaded.not_loaded:
-        _fit_head(how, loaded, watch)
+        _fit_head(how, loaded, text, watch)
     # The loss of a masked model is where its masks are.
     exclude = sorted(loaded.special_ids - ({loaded.mask_id} if loaded.kind == "encoder" else set()))
     return Subject(
@@ -178,9 +180,9 @@ def model_subject(spec: str, how: Backward, watch: Watch) -> Subject:
     )
 
 
-def claim_text(run: Run, text: str | None) -> None:
+def claim_text(run: Run, text: str | None, in_hand: InHand = NOTHING) -> None:
     """Write the fingerprint of the text to a run's manifest, or raise if the run was begun with another text."""
-    run.claim_data(text, Text(Path(text) if text else None).identity)
+    run.claim_data(text, in_hand.text_of(text).identity)
 
 
 def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"]:
@@ -189,11 +191,11 @@ def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"
     return torch.cat([tokens.flatten().cpu() for tokens in text]).bincount()
 
 
-def _text_batches(how: Backward, loaded: LoadedModel, first: int, n_tokens: int) -> list[dict[str, Tensor]]:
+def _text_batches(how: Backward, loaded: LoadedModel, text: Text, first: int, n_tokens: int) -> list[dict[str, Tensor]]:
     """Return batches of windows of the text from window `first` on, each between the tokenizer's special tokens."""
     length = loaded.text_length(how.length, how.skip_first)
     wanted = max(n_tokens // length, 4)
-    source = windows(Text(Path(how.text) if how.text else None), loaded.encode, length, how.seed)
+    source = windows(text, loaded.encode, length, how.seed)
     chosen = list(islice(source, first, first + wanted))
     if len(chosen) < 4:
         raise InputError(
@@ -208,7 +210,7 @@ def _text_batches(how: Backward, loaded: LoadedModel, first: int, n_tokens: int)
     return batches
 
 
-def _fit_head(how: Backward, loaded: LoadedModel, watch: Watch) -> None:
+def _fit_head(how: Backward, loaded: LoadedModel, text: Text, watch: Watch) -> None:
     """Train only the weights that were missing, on windows of the text whose gradients are not looked at."""
     missing = [weight for name, weight in loaded.model.named_parameters() if name in loaded.not_loaded]
     for weight in loaded.model.parameters():
@@ -216,7 +218,7 @@ def _fit_head(how: Backward, loaded: LoadedModel, watch: Watch) -> None:
     for weight in missing:
         weight.requires_grad_(True)
     used = max(how.tokens // loaded.text_length(how.length), 4)
-    batches = _text_batches(how, loaded, first=used, n_tokens=how.fit_head * BATCH * how.length)
+    batches = _text_batches(how, loaded, text, first=used, n_tokens=how.fit_head * BATCH * how.length)
     optimizer = torch.optim.AdamW(missing, lr=1e-3)
     for number in range(how.fit_head):
         loss = head_loss(loaded.model, loaded.kind, batches[number % len(batches)])

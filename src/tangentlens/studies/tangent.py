@@ -28,6 +28,7 @@ from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run, is_run
 from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, MEAN_SITE, NULLS, WITHOUT_MASSIVE, null_name
+from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.job import Job
 from tangentlens.studies.subjects import Backward, Subject, claim_text, subject_rows
 from tangentlens.studies.trained import subjects_of
@@ -94,16 +95,23 @@ class TestPlan:
         Loading.of(self)
 
 
-def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched) -> Run:
-    """Test the model, and its nulls if the plan has them, into the run directory `out`; continues if interrupted."""
-    subjects = subjects_of(plan.model, Backward.of(plan), watch)
+def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched, in_hand: InHand = NOTHING) -> Run:
+    """Test the model, and its nulls if the plan has them, into the run directory `out`; continues if interrupted.
+
+    Args:
+        plan: The plan.
+        out: The run directory.
+        watch: Told the progress.
+        in_hand: The model and the text, where they need not be loaded.
+    """
+    subjects = subjects_of(plan.model, Backward.of(plan), watch, in_hand)
     # What cannot be tested leaves no folder behind.
     first = next(subjects)
     check_rank(plan.rank, {f"the stream of {first.name}": first.width})
     find_sites(first.model, plan.sites)
     run = create_run(out, asdict(plan), NAME)
-    if not is_run(plan.model):
-        claim_text(run, plan.text)
+    if in_hand.model is not None or not is_run(plan.model):
+        claim_text(run, plan.text, in_hand)
     for subject in chain([first], subjects):
         sites = find_sites(subject.model, plan.sites)
         run.claim_model(subject.name, {**subject.facts, "weights_sha256": weight_hash(subject.model)})

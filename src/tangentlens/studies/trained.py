@@ -18,24 +18,26 @@ from tangentlens.models.device import find_device
 from tangentlens.proxies import DEFAULT
 from tangentlens.runs.progress import Watch
 from tangentlens.runs.run import Run, is_run, open_run
+from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.subjects import BATCH, Backward, Subject, model_subject
 from tangentlens.studies.train import MADE_BY, Network, TrainPlan
 from tangentlens.training.loop import Recipe
 from tangentlens.training.objectives import batch_for, draw
 
 
-def subjects_of(target: str, how: Backward, watch: Watch) -> Iterator[Subject]:
+def subjects_of(target: str, how: Backward, watch: Watch, in_hand: InHand = NOTHING) -> Iterator[Subject]:
     """Yield the networks of a training run, one at a time, or the one model that `target` is.
 
     Args:
         target: A run that holds its networks, or a model: a directory, a hub id or `id@revision`.
         how: How gradients are made.
         watch: Told the progress of training a missing head.
+        in_hand: The model and the text, where they need not be loaded.
     """
-    if is_run(target):
+    if in_hand.model is None and is_run(target):
         yield from _of_run(open_run(target), how)
     else:
-        yield model_subject(target, how, watch)
+        yield model_subject(target, how, watch, in_hand)
 
 
 def _of_run(run: Run, how: Backward) -> Iterator[Subject]:

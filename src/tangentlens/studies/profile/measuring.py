@@ -21,6 +21,7 @@ from tangentlens.geometry.massive import Places
 from tangentlens.geometry.measures import Cloud, chosen, measure_all
 from tangentlens.geometry.rows import as_rows
 from tangentlens.models.load import check_model, load_model, model_name
+from tangentlens.models.loaded import LoadedModel
 from tangentlens.models.loading import Loading
 from tangentlens.models.small import weight_hash
 from tangentlens.runs.progress import Progress, Watch, unwatched
@@ -28,27 +29,40 @@ from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
 from tangentlens.runs.vocabulary import ACTIVATION
 from tangentlens.statistics.evidence import BATCHES
+from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.profile.plan import NAME, Profile
+from tangentlens.studies.profile.presets import PresetModel
 from tangentlens.studies.profile.results import SiteBatch, cells, is_finished, measure_both_ways, summary
 from tangentlens.studies.profile.skipping import measure_preset
 
 
-def run_profile(profile: Profile, out: str | Path, watch: Watch = unwatched) -> Run:
-    """Profile every model into the run directory `out`; an interrupted run is continued."""
-    text = Text(None if profile.text is None else Path(profile.text))
+def run_profile(profile: Profile, out: str | Path, watch: Watch = unwatched, in_hand: InHand = NOTHING) -> Run:
+    """Profile every model into the run directory `out`; an interrupted run is continued.
+
+    Args:
+        profile: The plan.
+        out: The run directory.
+        watch: Told the progress.
+        in_hand: The model and the text, where they need not be loaded.
+    """
+    text = in_hand.text_of(profile.text)
     if text.size == 0:
         raise InputError(f"{profile.text} must hold text, but is empty; name another file")
-    for spec in profile.models:
+    for spec in profile.models if in_hand.model is None else ():
         check_model(spec, Loading.of(profile))
     run = create_run(out, asdict(profile), NAME)
     run.claim_data(profile.text, text.identity)
     names = _names(profile)
     for spec in profile.models:
-        _ModelProfile(profile, spec, names[spec], run, text, watch).make()
+        loaded = in_hand.model or load_model(spec, Loading.of(profile))
+        _ModelProfile(profile, loaded, names[spec], run, text, watch).make()
     if profile.preset is not None:
-        measure_preset(
-            profile, run, watch, lambda model: _ModelProfile(profile, model.spec, model.name, run, text, watch).make()
-        )
+
+        def make(model: PresetModel) -> None:
+            loaded = load_model(model.spec, Loading.of(profile))
+            _ModelProfile(profile, loaded, model.name, run, text, watch).make()
+
+        measure_preset(profile, run, watch, make)
     return run
 
 
@@ -62,9 +76,8 @@ def _names(profile: Profile) -> dict[str, str]:
 class _ModelProfile:
     """One model of a profile."""
 
-    def __init__(self, profile: Profile, spec: str, name: str, run: Run, text: Text, watch: Watch) -> None:
+    def __init__(self, profile: Profile, loaded: LoadedModel, name: str, run: Run, text: Text, watch: Watch) -> None:
         self.profile, self.name, self.run, self.text, self.watch = profile, name, run, text, watch
-        loaded = load_model(spec, Loading.of(profile))
         self.loaded = loaded.beginning_with_bos() if profile.bos else loaded
         self.sites = find_sites(self.loaded.model, profile.sites)
         self.measures = chosen(profile.measures)

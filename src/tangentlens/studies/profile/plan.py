@@ -21,7 +21,7 @@ class Profile:
     Attributes:
         models: Directories, hub ids or `id@revision`. One that cannot be had is an error.
         text: A text file; the built-in text by default.
-        sites: Where to look.
+        sites: Where to look: names, or a mapping of names to module paths.
         measures: Names of the measures: by default those that take little time; `NAMES` are all.
         batches: How many batches of token vectors.
         batch_tokens: Token vectors in a batch.
@@ -41,7 +41,7 @@ class Profile:
 
     models: tuple[str, ...] = ()
     text: str | None = None
-    sites: str | tuple[str, ...] = "resid"
+    sites: str | tuple[str, ...] | dict[str, str] = "resid"
     measures: tuple[str, ...] = USUAL
     batches: int = 5
     batch_tokens: int = 4096

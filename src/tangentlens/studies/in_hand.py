@@ -1,0 +1,29 @@
+"""What a caller has in hand, where a plan would name a model or a text file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tangentlens.corpora.windows import Text
+from tangentlens.models.loaded import LoadedModel
+
+
+@dataclass(frozen=True)
+class InHand:
+    """A model and a text that need not be loaded.
+
+    Attributes:
+        model: The model, which a plan calls by its name; None if the plan says where it is.
+        text: The text; None if the plan says where it is.
+    """
+
+    model: LoadedModel | None = None
+    text: Text | None = None
+
+    def text_of(self, name: str | None) -> Text:
+        """Return the text, or that of the file which a plan names, or the built-in one."""
+        return self.text or Text(None if name is None else Path(name))
+
+
+NOTHING = InHand()
