@@ -13,8 +13,8 @@ import torch
 from scipy.optimize import nnls
 from transformers import BertConfig, BertModel
 
-from tangentlens.geometry.measures import Cloud
-from tangentlens.studies.profile.measuring import both_ways
+from tangentlens.geometry.measures import USUAL, Cloud, chosen
+from tangentlens.studies.profile.results import measure_both_ways
 
 SHAPES = ((2048, 384), (4096, 384), (2048, 768), (4096, 768), (8192, 768), (2048, 2048), (4096, 2048), (2048, 4096))
 # Width, layers and width of the MLP.
@@ -40,9 +40,9 @@ def cloud(n: int, d: int) -> Cloud:
 
 
 def measures(n: int, d: int, clock: Callable[[], float], rounds: int = 2) -> float:
-    """Seconds of all measures, with the massive row and without it."""
+    """Seconds of the usual measures, with the massive row and without it."""
     # What a cloud has computed once it keeps, so each round has its own.
-    return least(lambda: both_ways(cloud(n, d)), clock, rounds)
+    return least(lambda: measure_both_ways(cloud(n, d), chosen(USUAL)), clock, rounds)
 
 
 def forward(width: int, layers: int, inner: int, clock: Callable[[], float], rounds: int = 3) -> float:

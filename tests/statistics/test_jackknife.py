@@ -127,3 +127,16 @@ def test_there_is_no_interval_over_less_than_two_groups_in_effect_or_without_an_
         assert np.isnan([found.ci_low, found.ci_high]).all()
     outside = share_jackknife(torch.tensor([-0.01, 0.02, 0.01, -0.03]))
     assert np.isnan([outside.value, outside.ci_low, outside.ci_high]).all()
+
+
+@pytest.mark.parametrize(("strong", "off"), [(1.0, 0.12), (1.5, 0.03), (8.0, 1e-4)])
+def test_intervals_of_anisotropy_are_those_of_exact_replicates(strong, off, generator):
+    """At a width at which leading directions are sought in a small space: pure noise is the worst case."""
+    x = torch.randn(1024, 200, generator=generator)
+    x[:, :2] *= strong
+    sequences = torch.arange(1024) // 32
+    group = sequence_groups(sequences, 16)
+    exact = torch.tensor([anisotropy(x), *(anisotropy(x[group != one]) for one in range(16))], dtype=torch.float64)
+    found, expected = share_jackknife(anisotropy_replicates(x, sequences)), share_jackknife(exact)
+    assert found.value == pytest.approx(expected.value, rel=1e-6)
+    assert found.ci_high - found.ci_low == pytest.approx(expected.ci_high - expected.ci_low, rel=off)

@@ -187,7 +187,7 @@ def _anisotropy(cloud: Cloud) -> Estimate | float:
     if bool((cloud.sequences == cloud.sequences[0]).all()):
         # There is no interval over a single sequence.
         return anisotropy(cloud.moments)
-    replicates = anisotropy_replicates(cloud.rows, cloud.sequences)
+    replicates = anisotropy_replicates(cloud.rows, cloud.sequences, covariance=cloud.moments.covariance())
     return Estimate(share_jackknife(replicates), len(cloud.rows), replicates)
 
 

@@ -9,9 +9,9 @@ from torch import Tensor
 from tangentlens.errors import InputError
 from tangentlens.geometry.leading import NEAR, leading_vectors
 from tangentlens.geometry.moments import Moments
-from tangentlens.geometry.rows import group_products
+from tangentlens.geometry.rows import group_products, product, unit_scale
 from tangentlens.statistics.groups import sequence_groups
-from tangentlens.statistics.jackknife import leave_one_out, replicate
+from tangentlens.statistics.jackknife import leave_one_out
 
 
 def anisotropy(x: Any, center: bool = True, power: int = 2) -> float:
@@ -37,35 +37,43 @@ def anisotropy(x: Any, center: bool = True, power: int = 2) -> float:
 
 
 def anisotropy_replicates(
-    rows: Float[Tensor, "n d"], sequences: Int[Tensor, "n"], n_groups: int = 16
+    rows: Float[Tensor, "n d"],
+    sequences: Int[Tensor, "n"],
+    n_groups: int = 16,
+    covariance: Float[Tensor, "d d"] | None = None,
 ) -> Float[Tensor, "g_plus_1"]:
     """Return the centred `anisotropy` of all rows, followed by that without each group of sequences.
+
+    Without a group, the leading direction is sought in the span of the leading directions of all rows and of what each
+    group adds to the first of these: to leave a group out turns it towards there. What else it may turn to changes the
+    anisotropy to second order only.
 
     Args:
         rows: Rows `(n, d)`.
         sequences: The sequence of each row.
         n_groups: Largest number of groups into which whole sequences are divided.
+        covariance: The covariance of the rows, if it is known.
 
     Returns:
         Replicates `(g + 1,)`, as `jackknife` takes them.
     """
-    # With a column of ones appended, X^T X of a group holds its count, its sum and its products. Such matrices add up.
-    centred = rows - rows.mean(dim=0)
-    extended = torch.cat([centred, torch.ones_like(centred[:, :1])], dim=1)
+    centred = rows - rows.mean(dim=0, dtype=torch.float64).to(rows)
     groups = sequence_groups(sequences, n_groups)
-
-    def covariance(total: Tensor) -> Tensor:
-        """Return the covariance of the rows behind a sum of such matrices."""
-        mean = total[:-1, -1] / total[-1, -1]
-        return total[:-1, :-1] / total[-1, -1] - torch.outer(mean, mean)
-
-    totals = leave_one_out(group_products(extended, groups, int(groups.max()) + 1))
-    near = leading_vectors(covariance(totals[0]), min(NEAR, rows.shape[1]))
-
-    def leading_share(total: Tensor) -> Tensor:
-        """Return the share of the variance of these rows along their leading direction."""
-        spread = covariance(total)
-        leader = leading_vectors(spread, 1, near)[:, 0]
-        return leader @ spread @ leader / spread.trace()
-
-    return replicate(leading_share, totals)
+    count = int(groups.max()) + 1
+    member = torch.zeros(count, len(rows), dtype=rows.dtype, device=rows.device).scatter_(0, groups[None], 1.0)
+    matrix = product(centred) / len(rows) if covariance is None else covariance
+    near = leading_vectors(matrix, min(NEAR, rows.shape[1]))
+    added = (member * (centred @ near[:, 0].to(rows))) @ centred
+    added = added.T.to(near) / unit_scale(added)
+    basis = torch.linalg.qr(torch.cat([near, added, matrix @ added / matrix.trace()], dim=1)).Q
+    # With a column of ones appended, X^T X of a group holds its count, its sum and its products. Such matrices add up.
+    extended = torch.cat([centred @ basis.to(rows), torch.ones_like(centred[:, :1])], dim=1)
+    totals = leave_one_out(group_products(extended, groups, count))
+    n = totals[:, -1, -1]
+    means = totals[:, :-1, -1] / n[:, None]
+    inside = totals[:, :-1, :-1] / n[:, None, None] - means[:, :, None] * means[:, None]
+    scale = unit_scale(centred)
+    energies = (member @ (centred / scale).square().sum(dim=1)).double() * scale**2
+    sums = leave_one_out((member @ centred).double())
+    variance = leave_one_out(energies) / n - (sums / n[:, None]).square().sum(dim=1)
+    return torch.linalg.eigvalsh(inside)[:, -1] / variance

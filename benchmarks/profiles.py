@@ -1,4 +1,4 @@
-"""What a profile costs, as a multiple of the bare forward pass of the same tokens: `profile.py [MODEL]`.
+"""What a profile costs, as a multiple of the bare forward pass of the same tokens: `profiles.py [MODEL]`.
 
 The bare pass is what a user would run: the whole model, without gradients, on the same windows. The profile runs the
 model without its head, measures every site as it is reached, and writes each result to disk. Both are timed in turn, in
@@ -10,10 +10,6 @@ Without a model, networks of one shape with random weights show how the cost gro
 """
 
 import sys
-
-# The standard library has a module of the name of this file, which must be found in its place.
-sys.path.pop(0)
-
 import tempfile
 import time
 from pathlib import Path
@@ -24,6 +20,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from tangentlens.geometry.measures import NAMES, USUAL
 from tangentlens.geometry.rows import gram
 from tangentlens.models.load import load_model
+from tangentlens.models.loading import Loading
 from tangentlens.runs.progress import Progress
 from tangentlens.studies.profile import Profile, run_profile
 
@@ -47,7 +44,9 @@ def profiled(model: str, tokens: int, measures: tuple[str, ...]) -> tuple[float,
     """Seconds of one batch of a profile, the number of sites, and at how many of them there are massive rows."""
     stamps = []
     with tempfile.TemporaryDirectory() as folder:
-        plan = Profile(models=(model,), batches=2, batch_tokens=tokens, length=LENGTH, measures=measures)
+        plan = Profile(
+            (model,), measures=measures, batches=2, batch_tokens=tokens, length=LENGTH, device="cpu", dtype="float32"
+        )
 
         def watch(progress: Progress) -> None:
             stamps.append((progress.done, time.perf_counter()))
@@ -81,7 +80,7 @@ def least_seconds(sites: int, massive: int, tokens: int, width: int) -> float:
 
 
 def compare(name: str, model: str, tokens: int, measures: tuple[str, ...] = USUAL) -> None:
-    network = load_model(model, "cpu", torch.float32, False).model
+    network = load_model(model, Loading("cpu", "float32")).model
     alone, together = [], []
     for _ in range(ROUNDS):
         alone.append(bare(network, tokens))
