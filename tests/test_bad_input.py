@@ -111,7 +111,7 @@ def test_memory_that_runs_out_in_the_middle(command, smaller, when, tiny, tmp_pa
             # Nobody has so much: the allocator itself raises.
             torch.empty(2**60)
 
-    monkeypatch.setattr("tangentlens.cli.commands.progress_bars", lambda hidden: contextlib.nullcontext(watch))
+    monkeypatch.setattr("tangentlens.cli.commands.progress_bars", lambda *_: contextlib.nullcontext(watch))
     nulls = ["--nulls"] if command == "test" else []
     command = (*quick(command, tiny, tmp_path, *nulls), "--sites", "resid.1,resid.2")
     done = fails(1, *command, says="memory ran out")

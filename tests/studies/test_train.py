@@ -65,7 +65,6 @@ def test_same_seed_same_numbers_another_seed_others(whole, tmp_path):
 
 
 # A step may have been measured after the last checkpoint; it is abandoned and measured again.
-@pytest.mark.filterwarnings("ignore:the training of .* continues at step")
 @pytest.mark.parametrize("moment", [("decoder", 5), ("encoder", 4)])
 def test_stopped_anywhere_it_is_readable_and_goes_on_to_the_same_numbers(whole, tmp_path, moment):
     def stop(progress):

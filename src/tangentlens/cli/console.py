@@ -55,9 +55,12 @@ def progress_bars(hidden: bool, readable: Callable[[Path], object] = lambda run:
     if hidden:
         yield watch
         return
-    # Where nobody watches, only the final bars are printed.
-    shown = Group(bars, results) if console.is_terminal else bars
-    with Live(shown, console=console, refresh_per_second=4, vertical_overflow="crop"):
+    if not console.is_terminal:
+        # Where nobody watches, the final bars are printed, and no table.
+        with bars:
+            yield watch
+        return
+    with Live(Group(bars, results), console=console, refresh_per_second=4, vertical_overflow="crop"):
         try:
             yield watch
         finally:

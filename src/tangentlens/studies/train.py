@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -250,7 +251,10 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         made = batch_for(network.kind, chosen, MASK, plan.mask_rate, generator)
         return {name: tensor.to(device) for name, tensor in made.items()}
 
-    train(model, batch, Recipe(plan.steps, plan.learning_rate), lens, checkpoint, watch)
+    with warnings.catch_warnings():
+        # Steps that were measured after the last checkpoint are measured again, to the same numbers.
+        warnings.filterwarnings("ignore", message="the training of .* continues at step")
+        train(model, batch, Recipe(plan.steps, plan.learning_rate), lens, checkpoint, watch)
     run.describe("models", {network.name: facts | {"weights_sha256": weight_hash(model)}})
 
 
