@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,9 +26,11 @@ _NOTHING = 1e-9
 class GroupMoments:
     """The second moments of gradients in groups of sequences.
 
+    Where there are fewer gradients than features, as in a frequency bin, their inner products take the place of the
+    moments of the groups, which are never formed.
+
     Attributes:
         rows: The gradients of each group, divided by the root of the energy of all groups.
-        parts: The sum of gg' over them, for each group.
         scale: That root.
 
     >>> rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
@@ -38,7 +40,6 @@ class GroupMoments:
     """
 
     rows: Sequence[Float[Tensor, "_ d"]]
-    parts: Float[Tensor, "g d d"]
     scale: float
 
     @classmethod
@@ -56,20 +57,46 @@ class GroupMoments:
         norm = float(unit.double().norm() or 1.0)
         unit = unit / norm
         ordered = unit[groups.argsort(stable=True)].split(groups.bincount(minlength=n_groups).tolist())
-        parts = unit.new_empty(n_groups, rows.shape[1], rows.shape[1], dtype=torch.float64)
-        for part, of_group in zip(parts, ordered, strict=True):
-            part.copy_(gram(of_group))
-        return cls(ordered, parts, scale * norm)
+        return cls(ordered, scale * norm)
 
     @cached_property
     def energy(self) -> Float[Tensor, "g"]:
         """The part of the energy that each group has."""
-        return self.parts.diagonal(dim1=1, dim2=2).sum(dim=1)
+        return torch.stack([rows.double().square().sum() for rows in self.rows])
 
     @cached_property
     def total(self) -> Float[Tensor, "d d"]:
         """The second moment of all groups."""
-        return self.parts.sum(dim=0)
+        return gram(self._all).double() if self._few else self._parts.sum(dim=0)
+
+    @cached_property
+    def _all(self) -> Float[Tensor, "n d"]:
+        return torch.cat(list(self.rows))
+
+    @property
+    def _few(self) -> bool:
+        return len(self._all) < self._all.shape[1]
+
+    @cached_property
+    def _parts(self) -> Float[Tensor, "g d d"]:
+        """The sum of gg' over the gradients of each group."""
+        d = self._all.shape[1]
+        parts = self._all.new_empty(len(self.rows), d, d, dtype=torch.float64)
+        for part, rows in zip(parts, self.rows, strict=True):
+            part.copy_(gram(rows))
+        return parts
+
+    @cached_property
+    def _inner(self) -> Float[Tensor, "n n"]:
+        """The inner products of all gradients."""
+        return (self._all @ self._all.T).double()
+
+    @cached_property
+    def _member(self) -> Float[Tensor, "g n"]:
+        """1 where a gradient belongs to a group, else 0."""
+        sizes = torch.tensor([len(rows) for rows in self.rows], device=self._all.device)
+        group = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes, output_size=len(self._all))
+        return (group == torch.arange(len(sizes), device=sizes.device)[:, None]).double()
 
     def shares(
         self, subspaces: Mapping[str, Subspace], orders: Sequence[float], start: Float[Tensor, "d c"] | None = None
@@ -89,17 +116,18 @@ class GroupMoments:
         """
         check_gradients(self.total)
         ranks = [q.rank for q in subspaces.values()]
-        bases = torch.cat([q.basis for q in subspaces.values()], dim=1).to(self.parts)
-        image, kept = self._image(bases), self._kept
+        bases, kept = torch.cat([q.basis for q in subspaces.values()], dim=1).to(self._all), self._kept
+        along = (self._all @ bases).double().split(ranks, dim=1)
 
         def taken(order: float) -> Float[Tensor, "g_plus_1 subspaces"]:
             if order == 1:
-                inside = (bases * image).sum(dim=1).split(ranks, dim=1)
-                return kept @ torch.stack([one.sum(dim=1) for one in inside], dim=1) / (kept @ self.energy)[:, None]
+                inside = torch.stack([self._member @ one.square().sum(dim=1) for one in along], dim=1)
+                return kept @ inside / (kept @ self.energy)[:, None]
             if order == 2:
-                inside = [_between(_products(one), kept) for one in image.split(ranks, dim=2)]
-                return torch.stack(inside, dim=1) / self._whole(kept)[:, None]
-            totals = leave_one_out(self.parts)
+                return torch.stack([_between(one, kept) for one in self._within(bases, along)], dim=1) / self._whole(
+                    kept
+                ).unsqueeze(1)
+            totals = leave_one_out(self._parts)
             return torch.stack([moment_shares(total, subspaces, (order,), start)[:, 0] for total in totals])
 
         shares = torch.stack([taken(order) for order in orders], dim=2)
@@ -108,7 +136,7 @@ class GroupMoments:
     @cached_property
     def _kept(self) -> Float[Tensor, "g_plus_1 g"]:
         """Which groups count: all of them, then all but one."""
-        g = len(self.parts)
+        g = len(self.rows)
         return torch.ones_like(self.energy) - torch.eye(g + 1, g).roll(1, dims=0).to(self.energy)
 
     def rms(self) -> Float[Tensor, "g_plus_1"]:
@@ -127,12 +155,26 @@ class GroupMoments:
         inside = torch.stack([gram(rows @ basis.to(rows)) for rows in self.rows])
         return torch.linalg.eigvalsh(leave_one_out(inside))[:, -1] / (self._kept @ self.energy)
 
-    def _image(self, bases: Float[Tensor, "d c"]) -> Float[Tensor, "g d c"]:
-        """Return the product of each group's moment with the bases."""
+    def _within(
+        self, bases: Float[Tensor, "d c"], along: Sequence[Float[Tensor, "n _"]]
+    ) -> Iterator[Float[Tensor, "g g"]]:
+        """Yield tr Q'P_g P_h Q for all pairs of groups, for one subspace after the other.
+
+        Args:
+            bases: The bases of all subspaces.
+            along: The coordinates of all gradients in each of them.
+        """
+        if self._few:
+            for one in along:
+                yield self._member @ (self._inner * (one @ one.T)) @ self._member.T
+            return
         # A moment X'X times B is X'(XB), which is cheaper if there are few rows; in fp32 it is also faster.
-        if sum(map(len, self.rows)) < self.parts.shape[0] * self.parts.shape[1]:
-            return torch.stack([rows.T @ (rows @ bases.to(rows)) for rows in self.rows]).to(self.parts)
-        return self.parts @ bases
+        if len(self._all) < len(self.rows) * self._all.shape[1]:
+            image = torch.stack([rows.T @ (rows @ bases) for rows in self.rows]).double()
+        else:
+            image = self._parts @ bases.double()
+        for one in image.split([part.shape[1] for part in along], dim=2):
+            yield _products(one)
 
     def power(self, order: float) -> Float[Tensor, "d d"]:
         """Return the matrix M of trace 1 for which the share of all groups is tr Q'MQ.
@@ -142,12 +184,16 @@ class GroupMoments:
         """
         if order != 2:
             return spectral_power(self.total, order)
+        whole = self._whole(torch.ones_like(self.energy)[None])
         # Only the spread of chance is computed from M, for which single precision is enough.
+        if self._few:
+            others = self._inner * (1 - self._member.T @ self._member)
+            return (self._all.T @ (others.to(self._all) @ self._all)).double() / whole
         own = torch.zeros_like(self.total)
-        for rows, part in zip(self.rows, self.parts, strict=True):
+        for rows, part in zip(self.rows, self._parts, strict=True):
             # The square of a moment X'X is X'(XX')X, which is cheaper if there are few rows.
             own += rows.T @ (rows @ rows.T @ rows) if 3 * len(rows) < len(part) else gram(part.float())
-        return (self.total @ self.total - own) / self._whole(torch.ones_like(self.energy)[None])
+        return (self.total @ self.total - own) / whole
 
     def held_by_top(self, q: Subspace, order: float) -> float:
         """Return the part of the share's numerator that the top 1% of tokens hold.
@@ -159,15 +205,17 @@ class GroupMoments:
             leader = leading_vectors(self.total, 1)
             return held_by_top(torch.cat([(rows @ leader.to(rows)).square()[:, 0] for rows in self.rows]))
         added = []
-        for rows, part in zip(self.rows, self.parts, strict=True):
+        for rows in self.rows:
             inside = rows @ q.basis.to(rows)
-            other = inside if order == 1 else rows @ ((self.total - part) @ q.basis).to(rows)
+            own = rows.T @ inside
+            other = inside if order == 1 else rows @ ((self.total @ q.basis).to(rows) - own)
             added.append((inside * other).sum(dim=1))
         return held_by_top(torch.cat(added))
 
     @cached_property
     def _products(self) -> Float[Tensor, "g g"]:
-        return _products(self.parts)
+        """The products <P_g, P_h> of the moments of all pairs of groups."""
+        return self._member @ self._inner.square() @ self._member.T if self._few else _products(self._parts)
 
     def _whole(self, kept: Float[Tensor, "replicates g"]) -> Float[Tensor, "replicates"]:
         """Return tr X of each replicate, or NaN if it is 0 up to rounding."""
