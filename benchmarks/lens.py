@@ -130,7 +130,8 @@ def _seconds(way: Callable[[], None]) -> float:
 def lenses(folder: str, sites: str | list[str] = "resid") -> dict[str, Callable[[torch.nn.Module], Lens]]:
     """Between due steps; moments of every step; a due step, with counts and without."""
     never = [10**9]
-    counts = torch.arange(VOCABULARY)
+    # The frequencies with which tokens are drawn, so that each bin has as many of them.
+    counts = torch.ones(VOCABULARY)
     ways = {
         "between due steps": {"every": never},
         "moments of every step": {"every": never, "moments_every": 1},

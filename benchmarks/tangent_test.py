@@ -8,6 +8,7 @@ import torch
 from tangentlens import SemiNMF, chance, share, tangent_test
 from tangentlens.lens.measures import WATCHED
 from tangentlens.proxies.random import random
+from tangentlens.proxies.semi_nmf import SPAN_TOL
 from timing import best
 
 DRAWS = 1000
@@ -23,8 +24,8 @@ def main() -> None:
     floor, part, whole, cheap, all_controls = best(
         {
             "floor": lambda: torch.linalg.eigh((activations[: n // 2].T @ activations[: n // 2]).double()),
-            "part": lambda: SemiNMF(16).fit(activations[: n // 2]),
-            "whole": lambda: SemiNMF(16).fit(activations),
+            "part": lambda: SemiNMF(16, tol=SPAN_TOL).fit(activations[: n // 2]),
+            "whole": lambda: SemiNMF(16, tol=SPAN_TOL).fit(activations),
             "cheap": lambda: tangent_test(activations, gradients, sequences, controls=WATCHED),
             "all": lambda: tangent_test(activations, gradients, sequences),
         }

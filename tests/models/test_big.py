@@ -48,7 +48,7 @@ def test_a_model_in_shards_is_in_memory_once_in_its_own_dtype(tmp_path):
     # From here on, the peak is counted anew.
     Path("/proc/self/clear_refs").write_text("5")
     before = memory_of_this_process("VmRSS")
-    model = load_model(str(folder)).model
+    model = load_model(str(folder), Loading(dtype="bfloat16")).model
     for weight in model.parameters():
         # A forward pass touches all of them.
         weight.view(torch.int16).max()
@@ -58,12 +58,16 @@ def test_a_model_in_shards_is_in_memory_once_in_its_own_dtype(tmp_path):
     assert 0.8 < (memory_of_this_process("VmHWM") - before) / size < 1.25
 
 
-def test_the_dtype_is_that_of_the_checkpoint_except_for_gradients(tmp_path):
+def test_the_dtype_is_that_of_the_checkpoint_except_for_gradients_and_on_the_cpu(tmp_path):
     folder = save_tiny(tmp_path / "tiny")
     LlamaForCausalLM.from_pretrained(folder, dtype=torch.bfloat16).save_pretrained(folder)
-    assert load_model(str(folder)).facts == {"kind": "decoder", "device": "cpu", "dtype": "bfloat16"}
+    assert load_model(str(folder)).facts == {"kind": "decoder", "device": "cpu", "dtype": "float32"}
+    assert load_model(str(folder), Loading(dtype="bfloat16")).facts["dtype"] == "bfloat16"
     assert load_language_model(str(folder)).facts["dtype"] == "float32"
-    assert load_language_model(str(folder), Loading(dtype="auto")).facts["dtype"] == "bfloat16"
+    # Meta stands for any device that is not the CPU; such a model keeps the format of its checkpoint.
+    assert [Loading(device).format for device in ("meta", "cpu")] == ["auto", "float32"]
+    spread = load_model(str(folder), Loading(device_map="auto"))
+    assert spread.facts["dtype"] == "bfloat16"
 
 
 @pytest.mark.parametrize("load", [load_model, load_language_model])

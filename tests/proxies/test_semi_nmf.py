@@ -7,6 +7,7 @@ from scipy.optimize import linear_sum_assignment, nnls
 from torch.nn.functional import normalize
 
 from tangentlens import InputError, SemiNMF, Subspace
+from tangentlens.proxies.semi_nmf import SPAN_TOL
 
 
 def data(n=400, d=20, seed=0):
@@ -82,7 +83,7 @@ def test_a_warm_start_follows_the_concepts_of_the_earlier_fit():
     earlier = SemiNMF(8, center=False).fit(x)
     warm, cold = SemiNMF(8, center=False).fit(moved, init=earlier), SemiNMF(8, center=False, seed=1).fit(moved)
     assert warm.error_ <= 1.01 * cold.error_
-    assert warm.n_iter_ <= 8
+    assert warm.n_iter_ <= 20
     same, other = (
         torch.nn.functional.cosine_similarity(fit.components_, earlier.components_).min() for fit in (warm, cold)
     )
@@ -161,7 +162,7 @@ def test_transform_is_scipys_non_negative_least_squares():
     x = data(60, 8)
     fit = SemiNMF(4).fit(x)
     expected = [nnls(fit.components_.T.numpy(), row)[0] for row in (x - fit.mean_).numpy()]
-    np.testing.assert_allclose(fit.transform(x), expected, atol=0.01)
+    np.testing.assert_allclose(fit.transform(x), expected, atol=0.01, rtol=1e-3)
 
 
 def test_the_error_counts_what_the_projection_left_out():
@@ -191,7 +192,7 @@ def test_equal_rows_are_equal_also_where_their_mean_is_rounded():
 
 def test_a_warm_start_does_not_begin_above_the_fit_it_starts_from():
     x = data(2000, 50)
-    fit = SemiNMF(12).fit(x)
+    fit = SemiNMF(12, tol=SPAN_TOL).fit(x)
     assert SemiNMF(12, max_iter=1).fit(x, init=fit).error_ <= 1.01 * fit.error_
 
 
@@ -262,7 +263,7 @@ def test_codes_get_sparser_and_the_error_grows_with_the_penalty():
 
 def test_no_penalty_is_the_fit_as_it_always_was():
     """Numbers of the first version, before there was a penalty that stays."""
-    fit = SemiNMF(6, sparsity=0.0).fit(data())
+    fit = SemiNMF(6, sparsity=0.0, tol=SPAN_TOL).fit(data())
     assert fit.n_iter_ == 8
     assert fit.error_ == pytest.approx(0.39316939170720816, rel=1e-9)
 
@@ -299,3 +300,13 @@ def test_a_penalty_that_nothing_can_pay_leaves_no_concept_and_one_below_zero_is_
     for sparsity in (-0.1, float("nan"), float("inf")):
         with pytest.raises(InputError, match="sparsity must be a number from 0 on"):
             SemiNMF(3, sparsity=sparsity).fit(data())
+
+
+def test_stopping_early_changes_the_span_less_than_another_seed_does():
+    """Why a proxy need not converge: see `SPAN_TOL`."""
+    x = data(3000, 60)
+    early, late, other = (
+        SemiNMF(8, seed=seed, tol=tol).fit(x) for seed, tol in ((0, SPAN_TOL), (0, SemiNMF(8).tol), (1, SPAN_TOL))
+    )
+    assert late.error_ < early.error_
+    assert early.subspace().overlap(late.subspace()) > early.subspace().overlap(other.subspace())

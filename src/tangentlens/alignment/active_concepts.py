@@ -17,7 +17,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.rows import group_products, unit_scale
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.principal import Principal
-from tangentlens.proxies.semi_nmf import SemiNMF
+from tangentlens.proxies.semi_nmf import SPAN_TOL, SemiNMF
 from tangentlens.statistics.bootstrap import cluster_bootstrap
 from tangentlens.statistics.groups import sequence_groups
 
@@ -138,7 +138,7 @@ def usages(
             f"n_concepts must be between 2 and {most}, the smaller side of the {tuple(principal.rows.shape)} rows that "
             f"concepts are fitted to, but is {n_concepts}; choose fewer concepts or pass more tokens"
         )
-    concepts = SemiNMF(n_concepts, seed=seed, sparsity=sparsity).fit(principal)
+    concepts = SemiNMF(n_concepts, seed=seed, sparsity=sparsity, tol=SPAN_TOL).fit(principal)
     if not concepts.components_.any():
         raise InputError(f"at least one concept must be used, but none is with sparsity={sparsity}; choose a lower one")
     components = principal.vectors[:, :n_concepts].T

@@ -24,7 +24,7 @@ from tangentlens.proxies import DEFAULT
 from tangentlens.proxies.charts import charts
 from tangentlens.proxies.pca import pca
 from tangentlens.proxies.random import random
-from tangentlens.proxies.semi_nmf import SemiNMF
+from tangentlens.proxies.semi_nmf import SPAN_TOL, SemiNMF
 from tangentlens.proxies.tail import tail
 from tangentlens.statistics.bootstrap import bootstrap_interval
 from tangentlens.statistics.interval import Interval
@@ -209,7 +209,7 @@ def centred_or_raw(on: AuditData) -> Check:
         raise InputError(
             "only semi-NMF can be fitted without subtracting the mean, but the proxy is another; use semi_nmf"
         )
-    raw = SemiNMF(on.rank, center=False, seed=on.seed).fit(on.fit.activations).subspace()
+    raw = SemiNMF(on.rank, center=False, seed=on.seed, tol=SPAN_TOL).fit(on.fit.activations).subspace()
     shares = replicate_shares(on.totals, {"proxy": on.proxy, "raw": raw}, (1.0,))
     ratio, share = _ratio(*shares.values()), share_jackknife(shares["raw"][:, 0])
     return Check(

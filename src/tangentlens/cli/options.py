@@ -27,7 +27,10 @@ Seed = Annotated[
 Device = Annotated[
     str, typer.Option(help="Where to compute, such as cpu or cuda:1; auto is the accelerator here, or the CPU.")
 ]
-Dtype = Annotated[str, typer.Option(help="Of the weights: float32, bfloat16, float16; auto is that of the checkpoint.")]
+Dtype = Annotated[
+    str,
+    typer.Option(help="Of the weights: float32, bfloat16, float16; auto is the checkpoint's or, on the CPU, float32."),
+]
 DeviceMap = Annotated[
     str | None, typer.Option(help="auto spreads a model larger than the device over all devices, memory and disk.")
 ]

@@ -141,7 +141,7 @@ def _weights(
     What can be known without weights is checked before any is read or downloaded.
     """
     # Where the configuration does not say its format, float32 is assumed: it is older than that setting.
-    dtype = {} if how.dtype == AUTO else {"dtype": how.dtype}
+    dtype = {} if how.format == AUTO else {"dtype": how.format}
     with torch.device("meta"):
         skeleton = family.from_config(config, trust_remote_code=how.trust_remote_code, **dtype)
     check_vocabulary(source, tokenizer, skeleton)
@@ -151,7 +151,7 @@ def _weights(
         check_fits(source.place, skeleton, find_device(how.device), copies)
     model, info = family.from_pretrained(
         source.place,
-        dtype=how.dtype,
+        dtype=how.format,
         use_safetensors=True,
         output_loading_info=True,
         **placement,

@@ -14,7 +14,7 @@ from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.principal import Principal
-from tangentlens.proxies.semi_nmf import SemiNMF
+from tangentlens.proxies.semi_nmf import SPAN_TOL, SemiNMF
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,7 @@ def charts(x: Any, n_charts: int, rank: int, seed: int = 0, least: int | None = 
     principal = Principal.of(x)
     principal.check_rank(rank)
     least = 4 * rank if least is None else least
-    concepts = SemiNMF(n_charts, seed=seed).fit(principal)
+    concepts = SemiNMF(n_charts, seed=seed, tol=SPAN_TOL).fit(principal)
     chart = concepts.dominant(principal.rows)
     planes = {}
     for number in chart.unique().tolist():

@@ -60,7 +60,8 @@ class TestPlan:
         fit_head: For a model without a head, the number of steps to train one; 0 refuses such a model.
         seed: Seed of everything that is drawn.
         device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
-        dtype: For a model, the format of its weights and gradients; `auto` is that of the checkpoint.
+        dtype: For a model, the format of its weights and gradients; `auto` is that of the checkpoint or, on the CPU,
+            float32.
         tokenizer: For a model, a directory or hub id of its tokenizer; None for its own.
         trust_remote_code: Whether to run code that a model's repository contains.
     """

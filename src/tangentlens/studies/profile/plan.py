@@ -31,7 +31,7 @@ class Profile:
         massive: How many times as long as the median row a row must be to count as massive.
         seed: Seed of the windows and of the vectors drawn from them.
         device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
-        dtype: The format of the weights; `auto` is that of the checkpoint.
+        dtype: The format of the weights; `auto` is that of the checkpoint or, on the CPU, float32.
         trust_remote_code: Whether to run code that a model's repository contains.
         preset: A set of further models by its name in `PRESETS`. One that cannot be had is skipped.
         up_to: Only models of the preset with at most so many billions of parameters.

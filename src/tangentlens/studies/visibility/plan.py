@@ -31,7 +31,7 @@ class VisibilityPlan:
         dimension: The dimension of the tangent planes; by default the intrinsic one, if there are types enough for it.
         seed: Seed of everything that is drawn.
         device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
-        dtype: The format of the weights; `auto` is that of the checkpoint.
+        dtype: The format of the weights; `auto` is that of the checkpoint or, on the CPU, float32.
         device_map: `auto` spreads a model that is larger than the device over all devices, memory and disk.
         tokenizer: A directory or hub id of the tokenizer; None for the model's own.
         trust_remote_code: Whether to run code that a model's repository contains.
