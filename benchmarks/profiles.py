@@ -19,7 +19,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 from tangentlens.geometry.measures import NAMES, USUAL
 from tangentlens.geometry.rows import gram
-from tangentlens.models.load import load_model
+from tangentlens.models.load import load_language_model
 from tangentlens.models.loading import Loading
 from tangentlens.runs.progress import Progress
 from tangentlens.studies.profile import Profile, run_profile
@@ -80,7 +80,7 @@ def least_seconds(sites: int, massive: int, tokens: int, width: int) -> float:
 
 
 def compare(name: str, model: str, tokens: int, measures: tuple[str, ...] = USUAL) -> None:
-    network = load_model(model, Loading("cpu", "float32")).model
+    network = load_language_model(model, Loading("cpu", "float32")).model
     alone, together = [], []
     for _ in range(ROUNDS):
         alone.append(bare(network, tokens))
