@@ -22,7 +22,7 @@ def main() -> None:
     print(
         "rows      centred   k    fit / floor   turns   warm / floor   overcomplete / fit   error     its error   best"
     )
-    for name, x in (("power", power_law()), ("planted", planted())):
+    for name, x in (("power", power_law()), ("planted", planted()), ("noisy", noisy())):
         for center in (False, True):
             for k in (16, 64):
                 compare(name, x, center, k)
@@ -42,6 +42,14 @@ def planted(n: int = 8192, d: int = 768, k: int = 64) -> torch.Tensor:
     codes = torch.rand(n, k, generator=make) * (torch.rand(n, k, generator=make) < 0.3)
     x = codes @ (torch.randn(k, d, generator=make) / torch.arange(1, k + 1)[:, None])
     return x + 0.02 * x.std() * torch.randn(n, d, generator=make)
+
+
+def noisy(n: int = 8192, d: int = 768, k: int = 16) -> torch.Tensor:
+    """Non-negative codes of falling scale for as many directions as are sought, and noise of a tenth of the energy."""
+    make = torch.Generator().manual_seed(0)
+    codes = torch.rand(n, k, generator=make) * torch.arange(1, k + 1) ** -0.5
+    x = codes @ torch.randn(k, d, generator=make)
+    return x + (x.square().mean() / 9).sqrt() * torch.randn(n, d, generator=make)
 
 
 def compare(name: str, x: torch.Tensor, center: bool, k: int) -> None:

@@ -9,9 +9,12 @@ from torch import Tensor
 from tangentlens.errors import InputError
 from tangentlens.geometry.leading import NEAR, leading_vectors
 from tangentlens.geometry.moments import Moments
-from tangentlens.geometry.rows import group_products, product, unit_scale
+from tangentlens.geometry.rows import group_products, unit_scale
 from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.jackknife import leave_one_out
+
+# Up to this width, leading directions are sought in the whole space.
+_NARROW = 128
 
 
 def anisotropy(x: Any, center: bool = True, power: int = 2) -> float:
@@ -57,23 +60,26 @@ def anisotropy_replicates(
     Returns:
         Replicates `(g + 1,)`, as `jackknife` takes them.
     """
-    centred = rows - rows.mean(dim=0, dtype=torch.float64).to(rows)
+    # In fp64, because an interval is made of small differences between replicates.
+    scale = unit_scale(rows)
+    centred = rows.double() / scale
+    centred -= centred.mean(dim=0)
     groups = sequence_groups(sequences, n_groups)
     count = int(groups.max()) + 1
-    member = torch.zeros(count, len(rows), dtype=rows.dtype, device=rows.device).scatter_(0, groups[None], 1.0)
-    matrix = product(centred) / len(rows) if covariance is None else covariance
-    near = leading_vectors(matrix, min(NEAR, rows.shape[1]))
-    added = (member * (centred @ near[:, 0].to(rows))) @ centred
-    added = added.T.to(near) / unit_scale(added)
-    basis = torch.linalg.qr(torch.cat([near, added, matrix @ added / matrix.trace()], dim=1)).Q
+    member = torch.zeros(count, len(rows), dtype=torch.float64, device=rows.device).scatter_(0, groups[None], 1.0)
+    if rows.shape[1] <= _NARROW:
+        basis = torch.eye(rows.shape[1], dtype=torch.float64, device=rows.device)
+    else:
+        matrix = centred.T @ centred / len(rows) if covariance is None else covariance / scale**2
+        near = leading_vectors(matrix, NEAR)
+        added = ((member * (centred @ near[:, 0])) @ centred).T
+        basis = torch.linalg.qr(torch.cat([near, added, matrix @ added / matrix.trace()], dim=1)).Q
     # With a column of ones appended, X^T X of a group holds its count, its sum and its products. Such matrices add up.
-    extended = torch.cat([centred @ basis.to(rows), torch.ones_like(centred[:, :1])], dim=1)
+    extended = torch.cat([centred @ basis, torch.ones_like(centred[:, :1])], dim=1)
     totals = leave_one_out(group_products(extended, groups, count))
     n = totals[:, -1, -1]
     means = totals[:, :-1, -1] / n[:, None]
     inside = totals[:, :-1, :-1] / n[:, None, None] - means[:, :, None] * means[:, None]
-    scale = unit_scale(centred)
-    energies = (member @ (centred / scale).square().sum(dim=1)).double() * scale**2
-    sums = leave_one_out((member @ centred).double())
-    variance = leave_one_out(energies) / n - (sums / n[:, None]).square().sum(dim=1)
+    sums, energies = leave_one_out(member @ centred), leave_one_out(member @ centred.square().sum(dim=1))
+    variance = energies / n - (sums / n[:, None]).square().sum(dim=1)
     return torch.linalg.eigvalsh(inside)[:, -1] / variance
