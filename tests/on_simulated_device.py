@@ -1,4 +1,4 @@
-"""Everything on a device that is not the CPU; tests/test_devices.py runs this file in a process of its own."""
+"""Everything on a device that is not the CPU; tests/capture/test_device.py runs this file in a process of its own."""
 
 import gc
 import math

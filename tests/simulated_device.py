@@ -10,7 +10,7 @@ runs it on the CPU and
 - optionally refuses fp64, which Apple's GPUs lack.
 
 To register a device cannot be undone and is seen by every library in the process (`torch.accelerator`), so tests on it
-run in a process of their own; see tests/test_devices.py.
+run in a process of their own; see tests/capture/test_device.py.
 """
 
 import ctypes

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def test_on_a_simulated_device():
-    file = Path(__file__).with_name("on_simulated_device.py")
+    file = Path(__file__).parents[1] / "on_simulated_device.py"
     done = subprocess.run([sys.executable, "-m", "pytest", "-q", file], capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
