@@ -125,9 +125,8 @@ class GroupMoments:
                 inside = torch.stack([self._member @ one.square().sum(dim=1) for one in along], dim=1)
                 return kept @ inside / (kept @ self.energy)[:, None]
             if order == 2:
-                return torch.stack([_between(one, kept) for one in self._within(bases, along)], dim=1) / self._whole(
-                    kept
-                ).unsqueeze(1)
+                inside = torch.stack([_between(one, kept) for one in self._within(bases, along)], dim=1)
+                return inside / self._whole(kept)[:, None]
             totals = leave_one_out(self._parts)
             return torch.stack([moment_shares(total, subspaces, (order,), start)[:, 0] for total in totals])
 
@@ -205,13 +204,14 @@ class GroupMoments:
         if order == math.inf:
             leader = leading_vectors(self.total, 1)
             return held_by_top(torch.cat([(rows @ leader.to(rows)).square()[:, 0] for rows in self.rows]))
-        added = []
-        for rows in self.rows:
-            inside = rows @ q.basis.to(rows)
-            own = rows.T @ inside
-            other = inside if order == 1 else rows @ ((self.total @ q.basis).to(rows) - own)
-            added.append((inside * other).sum(dim=1))
-        return held_by_top(torch.cat(added))
+        along = [rows @ q.basis.to(rows) for rows in self.rows]
+        if order == 1:
+            return held_by_top(torch.cat([inside.square().sum(dim=1) for inside in along]))
+        image = (self.total @ q.basis).to(self._all)
+        pairs = zip(self.rows, along, strict=True)
+        return held_by_top(
+            torch.cat([(inside * (rows @ (image - rows.T @ inside))).sum(dim=1) for rows, inside in pairs])
+        )
 
     @cached_property
     def _products(self) -> Float[Tensor, "g g"]:

@@ -40,10 +40,6 @@ class Neighbours(NamedTuple):
     distances: Float[Tensor, "n k"]
     indices: Int[Tensor, "n k"]
 
-    def cpu(self) -> "Neighbours":
-        """Return them on the CPU, for what looks at a few numbers many times and would wait for a GPU each time."""
-        return Neighbours(self.distances.cpu(), self.indices.cpu())
-
 
 def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     """Return the `k` nearest other rows of each row, exactly.

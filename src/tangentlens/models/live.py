@@ -58,13 +58,11 @@ def live_model(model: nn.Module, tokenizer: Any, name: str) -> LoadedModel:
         model=model,
         tokenizer=tokenizer,
         width=embedding.embedding_dim if text is None else text.hidden_size,
-        longest=tokenizer.model_max_length if text is None else longest_input(_body(model), tokenizer),
+        longest=tokenizer.model_max_length
+        if text is None
+        else longest_input(getattr(model, "base_model", model), tokenizer),
         not_loaded=(),
     )
-
-
-def _body(model: Any) -> Any:
-    return getattr(model, "base_model", model)
 
 
 def as_text(ids: Any) -> str:
