@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import chain
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -21,18 +21,17 @@ from tangentlens.lens.records import share_records
 from tangentlens.lens.settings import check_rank
 from tangentlens.models.device import AUTO
 from tangentlens.models.loading import Loading
-from tangentlens.models.small import weight_hash
 from tangentlens.report.contents import Section, Table
 from tangentlens.report.reading import ESTIMATE, interval_text, rows_text, text_of, without_massive
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
-from tangentlens.runs.run import Run, create_run, is_run
+from tangentlens.runs.run import Run, is_run
 from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, NULLS, WITHOUT_MASSIVE, derived
 from tangentlens.runs.vocabulary import AUDIT as AUDITED
 from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.job import Job
-from tangentlens.studies.subjects import Backward, Subject, claim_text, subject_rows
-from tangentlens.studies.trained import subjects_of
+from tangentlens.studies.subjects import Subject, subject_rows
+from tangentlens.studies.trained import begin
 
 NAME = "audit"
 VERDICT = derived(AUDITED, "verdict")
@@ -93,16 +92,8 @@ def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched, in_han
         watch: Told the progress.
         in_hand: The model and the text, where they need not be loaded.
     """
-    subjects = subjects_of(plan.target, Backward.of(plan), watch, in_hand)
-    # What cannot be audited leaves no folder behind.
-    first = next(subjects)
-    check_rank(plan.rank, {f"the stream of {first.name}": first.width})
-    run = create_run(out, asdict(plan), NAME)
-    if in_hand.model is not None or not is_run(plan.target):
-        claim_text(run, plan.text, in_hand)
-    for subject in chain([first], subjects):
-        run.claim_model(subject.name, {**subject.facts, "weights_sha256": weight_hash(subject.model)})
-        sites = _sites(subject.model, plan.sites)
+    run, subjects = begin(plan, plan.target, NAME, out, watch, in_hand, partial(_sites, wanted=plan.sites))
+    for subject, sites in subjects:
         watch(Progress(subject.name, 0, len(sites), f"gradients on {subject.facts['device']}"))
         if all(run.has(_part(subject, site)) for site in sites):
             continue

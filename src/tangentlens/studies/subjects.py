@@ -23,7 +23,6 @@ from tangentlens.models.loaded import LoadedModel
 from tangentlens.models.loading import Loading
 from tangentlens.models.small import Kind
 from tangentlens.runs.progress import Progress, Watch
-from tangentlens.runs.run import Run
 from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.training.objectives import IGNORED, batch_for
 
@@ -178,11 +177,6 @@ def model_subject(spec: str, how: Backward, watch: Watch, in_hand: InHand = NOTH
         token_name=loaded.token_name,
         facts=loaded.facts,
     )
-
-
-def claim_text(run: Run, text: str | None, in_hand: InHand = NOTHING) -> None:
-    """Write the fingerprint of the text to a run's manifest, or raise if the run was begun with another text."""
-    run.claim_data(text, in_hand.text_of(text).identity)
 
 
 def _counts(batches: Sequence[Mapping[str, Tensor]]) -> Int[Tensor, "vocabulary"]:

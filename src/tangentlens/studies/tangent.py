@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from tangentlens.alignment.active_concepts import usual_active_concepts
@@ -21,17 +20,16 @@ from tangentlens.lens.records import mean_records, site_records
 from tangentlens.lens.settings import check_rank
 from tangentlens.models.device import AUTO
 from tangentlens.models.loading import Loading
-from tangentlens.models.small import weight_hash
 from tangentlens.proxies import DEFAULT, named_proxy
 from tangentlens.runs.active_records import active_records
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
-from tangentlens.runs.run import Run, create_run, is_run
+from tangentlens.runs.run import Run, is_run
 from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, MEAN_SITE, NULLS, WITHOUT_MASSIVE, null_name
 from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.job import Job
-from tangentlens.studies.subjects import Backward, Subject, claim_text, subject_rows
-from tangentlens.studies.trained import subjects_of
+from tangentlens.studies.subjects import Subject, subject_rows
+from tangentlens.studies.trained import begin
 
 NAME = "test"
 # The penalty on the codes of sparse concepts, which sharpened the contrast most (docs/measures/active-concepts.md).
@@ -105,17 +103,8 @@ def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched, in_hand:
         watch: Told the progress.
         in_hand: The model and the text, where they need not be loaded.
     """
-    subjects = subjects_of(plan.model, Backward.of(plan), watch, in_hand)
-    # What cannot be tested leaves no folder behind.
-    first = next(subjects)
-    check_rank(plan.rank, {f"the stream of {first.name}": first.width})
-    find_sites(first.model, plan.sites)
-    run = create_run(out, asdict(plan), NAME)
-    if in_hand.model is not None or not is_run(plan.model):
-        claim_text(run, plan.text, in_hand)
-    for subject in chain([first], subjects):
-        sites = find_sites(subject.model, plan.sites)
-        run.claim_model(subject.name, {**subject.facts, "weights_sha256": weight_hash(subject.model)})
+    run, subjects = begin(plan, plan.model, NAME, out, watch, in_hand, partial(find_sites, wanted=plan.sites))
+    for subject, sites in subjects:
         for which in ("", *NULLS) if plan.nulls else ("",):
             name = null_name(subject.name, which)
             run.complete(name, partial(_tested, plan, subject, name, which, sites, watch))

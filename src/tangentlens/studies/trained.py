@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from tangentlens.capture.device import Devices
+from tangentlens.capture.sites import Site
 from tangentlens.corpora.tokens import MASK
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.lens.settings import check_rank
 from tangentlens.models.device import find_device
+from tangentlens.models.small import weight_hash
 from tangentlens.proxies import DEFAULT
 from tangentlens.runs.progress import Watch
-from tangentlens.runs.run import Run, is_run, open_run
+from tangentlens.runs.run import Run, create_run, is_run, open_run
 from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.subjects import BATCH, Backward, Subject, model_subject
 from tangentlens.studies.train import MADE_BY, Network, TrainPlan
@@ -38,6 +43,44 @@ def subjects_of(target: str, how: Backward, watch: Watch, in_hand: InHand = NOTH
         yield from _of_run(open_run(target), how)
     else:
         yield model_subject(target, how, watch, in_hand)
+
+
+def begin(
+    plan: Any,
+    target: str,
+    made_by: str,
+    out: str | Path,
+    watch: Watch,
+    in_hand: InHand,
+    find: Callable[[nn.Module], list[Site]],
+) -> tuple[Run, Iterator[tuple[Subject, list[Site]]]]:
+    """Return a run that is made or continued, and the models to look at, each with its sites.
+
+    What cannot be looked at is told before there is a folder.
+
+    Args:
+        plan: The plan, which has a rank, a text, and all that `Backward` has.
+        target: A run that holds its networks, or a model.
+        made_by: The command that makes the run.
+        out: The run directory.
+        watch: Told the progress of training a missing head.
+        in_hand: The model and the text, where they need not be loaded.
+        find: Returns the sites of a model.
+    """
+    subjects = subjects_of(target, Backward.of(plan), watch, in_hand)
+    first = next(subjects)
+    check_rank(plan.rank, {f"the stream of {first.name}": first.width})
+    find(first.model)
+    run = create_run(out, asdict(plan), made_by)
+    if in_hand.model is not None or not is_run(target):
+        run.claim_data(plan.text, in_hand.text_of(plan.text).identity)
+
+    def claimed() -> Iterator[tuple[Subject, list[Site]]]:
+        for subject in chain([first], subjects):
+            run.claim_model(subject.name, {**subject.facts, "weights_sha256": weight_hash(subject.model)})
+            yield subject, find(subject.model)
+
+    return run, claimed()
 
 
 def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
