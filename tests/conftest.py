@@ -19,6 +19,7 @@ WHOLE = (
     "lens/test_loops.py",
     "on_simulated_device.py",
     "report/test_page.py",
+    "studies/sweep",
     "studies/test_audit.py",
     "studies/test_massive.py",
     "studies/test_presets.py",

@@ -21,6 +21,7 @@ ROOMS = [
     "proxies",
     "alignment",
     "runs",
+    "engine",
     "corpora",
     "models",
     "capture",

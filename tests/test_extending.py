@@ -181,6 +181,11 @@ LINES = {
     ),""",
         "from tangentlens.errors import InputError  # any import",
     ),
+    "studies/sweep/presets.py": (
+        "FAMILIES: dict[str, tuple[SweepModel, ...]] = {",
+        '    "toys": (SweepModel("a/toy", 0.001, "step*"),),',
+        None,
+    ),
     "studies/profile/presets.py": (
         "for preset in (",
         '        Preset("toys", "Toys.", (PresetModel("Toy", "a/toy", "main", 10, 8, 2, 1),)),',
@@ -232,6 +237,7 @@ from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import ledger
 from tangentlens.studies.study import Inputs
 from tangentlens.studies.profile import Profile
+from tangentlens.studies.sweep.presets import family
 from tangentlens.studies.audit import AuditPlan
 from tiny import save_tiny, tiny_batch, tiny_model
 from pathlib import Path
@@ -306,6 +312,7 @@ told["job figure"] = "The toy figure" in page["page"]
 told["study"] = [str(run.path.relative_to(folder)) for run in STUDIES["toys"].run("smoke", Inputs(folder / "toys"))]
 (entry,) = ledger(read_runs(runs_in(folder / "toys")), [claim for claim in CLAIMS if claim.id == "toy"])
 told["claim"] = [entry.verdict, entry.effects["effect"].to_list()]
+told["family"] = [model.hub_id for model in family("toys")]
 told["preset"] = [model.spec for model in Profile(preset="toys").preset_models]
 print(json.dumps(told))
 """
@@ -374,6 +381,10 @@ def test_a_preset_is_known_to_profiles(told):
     assert told["preset"] == ["a/toy@main"]
 
 
+def test_a_preset_of_checkpoints_is_known_to_sweeps(told):
+    assert told["family"] == ["a/toy"]
+
+
 def test_an_integration_is_a_file_that_opens_a_lens(told):
     assert told["integration"] == [0, 1]
 
@@ -391,5 +402,6 @@ def test_every_row_of_contributing_is_tried_here():
         "study",
         "claim",
         "preset",
+        "preset of checkpoints",
         "integration",
     ]

@@ -28,7 +28,7 @@ def trained_tokenizer(vocabulary):
     return train_tokenizer(builtin_text()[:100_000], vocabulary).to_str()
 
 
-def save_tiny(folder, vocabulary=400, specials=False, kind="decoder", sink=None):
+def save_tiny(folder, vocabulary=400, specials=False, kind="decoder", sink=None, seed=0):
     """A tiny model and a tokenizer of its own in `folder`, as transformers keeps them.
 
     The activations of the token `sink`, if there is one, are massive at all sites.
@@ -43,7 +43,7 @@ def save_tiny(folder, vocabulary=400, specials=False, kind="decoder", sink=None)
         )
         names |= {"cls_token": first, "sep_token": second}
     PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=64, **names).save_pretrained(folder)
-    model = small_model(kind, vocabulary, layers=3, width=32, length=64, mask=1, seed=0)
+    model = small_model(kind, vocabulary, layers=3, width=32, length=64, mask=1, seed=seed)
     if sink is not None:
         with torch.no_grad():
             model.get_input_embeddings().weight[sink] *= 1000

@@ -44,10 +44,10 @@ from tangentlens.statistics.corrections import benjamini_hochberg, holm
 from tangentlens.statistics.interval import Interval
 
 if TYPE_CHECKING:
-    from tangentlens.studies.functions import model_audit, model_test, profile
+    from tangentlens.studies.functions import model_audit, model_test, profile, sweep
 
 # The commands as functions need everything that draws a report, which others need not wait for.
-_COMMANDS = ("model_audit", "model_test", "profile")
+_COMMANDS = ("model_audit", "model_test", "profile", "sweep")
 
 
 def __getattr__(name: str) -> Any:
@@ -106,5 +106,6 @@ __all__ = [
     "rogue_dimensions",
     "share",
     "stable_rank",
+    "sweep",
     "tangent_test",
 ]

@@ -1,4 +1,4 @@
-"""The one error for input that cannot be used. Anything else that is raised is a bug."""
+"""The errors for input that cannot be used. Anything else that is raised is a bug."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -8,6 +8,10 @@ from typing import Any
 
 class InputError(ValueError):
     """The error for input that cannot be used; its message says what must hold, what came, and what to do."""
+
+
+class StorageError(InputError):
+    """The error for results that cannot be written, as on a full disk: whatever else is measured would be lost too."""
 
 
 def check_whole(least: int, **settings: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tangentlens import InputError, Lens, open_run
-from tangentlens.report.contents import Figure, Section, draw
+from tangentlens.report.contents import Figure, Section, draw, find, tabulate
 from tangentlens.report.page import write_report
 from tangentlens.report.reading import read_runs
 from tangentlens.report.sections.shares import share_over_depth
@@ -18,6 +18,7 @@ from tangentlens.runs.run import create_run
 from tangentlens.studies import SECTIONS, visibility
 from tangentlens.studies.profile import Profile, run_profile
 from tangentlens.studies.profile.section import profile_over_depth
+from tangentlens.studies.sweep import SweepPlan, run_sweep
 from tangentlens.studies.tangent import TestPlan, run_test
 from tangentlens.studies.train import run_train
 from tiny import TINY, save_sunk, save_tiny, tiny_batch, tiny_model
@@ -75,15 +76,41 @@ def moved(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A sweep over a model whose last two checkpoints have the same weights."""
+    folder = tmp_path_factory.mktemp("swept")
+    for step in (1, 2, 3):
+        save_tiny(folder / "tiny" / f"step{step}", seed=min(step, 2))
+    cheap = {"sites": "resid.1", "measures": ("anisotropy",), "controls": ("random", "pca")}
+    plan = SweepPlan((str(folder / "tiny"),), rank=4, tokens=256, length=16, **cheap)
+    return run_sweep(plan, folder / "a-sweep")
+
+
+@pytest.fixture(scope="module")
 def page(run, profiled):
     return write_report([run, profiled], run.path / "report.html", SECTIONS).path
 
 
-def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(judged, profiled, visible, tested, moved):
-    figures = draw(SECTIONS, read_runs([judged, profiled, visible, tested, moved]))
+def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(
+    judged, profiled, visible, tested, moved, swept
+):
+    figures = draw(SECTIONS, read_runs([judged, profiled, visible, tested, moved, swept]))
     assert len(figures) == len(FIGURES)
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
     assert all("interval" in figure.caption for figure in figures)
+
+
+def test_a_sweep_says_which_checkpoints_are_suspicious(swept):
+    records = read_runs([swept])
+    (table,) = [one.frame for one in tabulate(SECTIONS, records) if "suspicious" in one.title]
+    assert table.select("step", "checkpoint", "state").rows() == [
+        (2, "step2", "suspicious"),
+        (3, "step3", "suspicious"),
+    ]
+    assert "the same weights as step 3" in table["why"][0]
+    said = [finding.text for finding in find(SECTIONS, records)]
+    assert "3 checkpoints were measured." in said
+    assert any(text.startswith("2 of them may not be what their names say") for text in said)
 
 
 def test_the_file_is_small_and_asks_the_network_for_nothing(page):

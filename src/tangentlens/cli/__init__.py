@@ -6,11 +6,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tangentlens.cli import study_commands
+from tangentlens.cli import study_commands, sweep_command
 from tangentlens.cli.commands import app
 from tangentlens.errors import InputError
 
-__all__ = ["app", "main", "study_commands"]
+__all__ = ["app", "main", "study_commands", "sweep_command"]
 
 # What the shell's convention, and so typer, makes of Ctrl-C.
 INTERRUPTED = 130
@@ -19,7 +19,7 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line."""
     try:
-        code = app(standalone_mode=False)
+        code = app(sweep_command.with_ray_address(sys.argv[1:]), standalone_mode=False)
         if code == INTERRUPTED:
             _fail("interrupted; what was measured is kept, and the same command continues from there", code)
     except typer.TyperException as error:

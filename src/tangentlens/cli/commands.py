@@ -100,7 +100,7 @@ def demo(
         seed=seed,
         device=device,
     )
-    _run_and_report("train", plan, out or Path("runs/demo"), quiet, as_json)
+    run_and_report("train", plan, out or Path("runs/demo"), quiet, as_json)
 
 
 @app.command(epilog="Example: tangentlens profile EleutherAI/pythia-70m@step1000 google-bert/bert-base-uncased")
@@ -169,7 +169,7 @@ def profile(
         preset=preset,
         up_to=up_to,
     )
-    _run_and_report("profile", plan, out, quiet, as_json)
+    run_and_report("profile", plan, out, quiet, as_json)
 
 
 @app.command("test", epilog="Example: tangentlens test path/to/model --text my.txt --nulls")
@@ -219,7 +219,7 @@ def tangent(
         tokenizer=tokenizer,
         trust_remote_code=trust_remote_code,
     )
-    _run_and_report("test", plan, out, quiet, as_json)
+    run_and_report("test", plan, out, quiet, as_json)
 
 
 @app.command(epilog="Example: tangentlens audit runs/demo")
@@ -326,7 +326,7 @@ def visibility(
         tokenizer=tokenizer,
         trust_remote_code=trust_remote_code,
     )
-    _run_and_report("visibility", plan, out, quiet, as_json)
+    run_and_report("visibility", plan, out, quiet, as_json)
 
 
 @app.command(epilog="Example: tangentlens report runs/demo --out demo.html")
@@ -374,13 +374,16 @@ def text_name(text: Path | None) -> str | None:
     return None if text is None else str(text)
 
 
-def _run(study: str, plan: object, out: Path | None, hidden: bool) -> Run:
+def _run(study: str, plan: object, out: Path | None, hidden: bool, given: object = None) -> Run:
     with progress_bars(hidden, lambda path: write(open_run(path))) as watch:
-        return JOBS[study].run(plan, out, watch)
+        return JOBS[study].run(plan, out, watch, given)
 
 
-def _run_and_report(study: str, plan: object, out: Path | None, quiet: bool, as_json: bool) -> None:
-    run = _run(study, plan, out, hidden=quiet or as_json)
+def run_and_report(
+    study: str, plan: object, out: Path | None, quiet: bool, as_json: bool, given: object = None
+) -> None:
+    """Make the run of a plan, and print its report; `given` is what else the job takes."""
+    run = _run(study, plan, out, quiet or as_json, given)
     report([run.path], quiet=quiet, as_json=as_json)
 
 

@@ -29,7 +29,7 @@ def load_tokenizer(source: Source, trust_remote_code: bool) -> Any:
         tokenizer = AutoTokenizer.from_pretrained(source.place, **source.options(trust_remote_code))
     # Where nothing can be made up, what is raised depends on the model.
     except Exception as error:
-        if source.has("config.json") and not any(map(source.has, _FILES)):
+        if source.has("config.json") and not has_tokenizer(source):
             raise _no_tokenizer(source) from error
         raise
     own = tokenizer.vocab_files_names.values()
@@ -37,6 +37,11 @@ def load_tokenizer(source: Source, trust_remote_code: bool) -> Any:
     if own and not any(map(source.has, {*_FILES, *own})):
         raise _no_tokenizer(source)
     return tokenizer
+
+
+def has_tokenizer(source: Source) -> bool:
+    """Return whether a directory holds files of a tokenizer, or such files of a hub id were downloaded."""
+    return any(map(source.has, _FILES))
 
 
 def check_vocabulary(source: Source, tokenizer: Any, model: Any) -> None:

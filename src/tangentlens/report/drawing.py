@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from tangentlens.runs.vocabulary import VARIANTS, Metric, Style, proxy_style
 
 # Okabe and Ito's colours, for lines that are models or sites.
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+# As many steps as an axis can name.
+_TICKS = 14
 # From early to late.
 BLUES = ("#B9D6EE", "#7FB2DA", "#3C87C0", "#0B4F8A")
 # The controls that a legend shows from the start; the others appear when they are clicked on.
@@ -41,6 +44,18 @@ def spaced(values: list[Any], count: int) -> list[Any]:
     if len(values) <= count:
         return values
     return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+
+
+def spaced_in_logarithm(steps: list[int], count: int) -> list[int]:
+    """Return at most `count` of the steps, as evenly spaced on a logarithmic axis as they allow.
+
+    >>> spaced_in_logarithm([0, 1, *range(1000, 144_000, 1000)], 4)
+    [0, 1000, 3000, 143000]
+    """
+    if len(steps) <= count:
+        return steps
+    wanted = [math.log(steps[-1] + 1) * place / (count - 1) for place in range(count)]
+    return sorted({min(steps, key=lambda step: abs(math.log(step + 1) - at)) for at in wanted})
 
 
 def style_of(line: pl.DataFrame, is_proxy: bool) -> Style:
@@ -93,7 +108,7 @@ def log_axis(plot: go.Figure, metric: Metric, row: int, col: int | None = None) 
 
 def step_axis(plot: go.Figure, rows: pl.DataFrame, last_row: int) -> None:
     """Put steps on a logarithmic axis that has room for step 0."""
-    steps = rows["step"].unique().sort().to_list()
+    steps = spaced_in_logarithm(rows["step"].unique().sort().to_list(), _TICKS)
     plot.update_xaxes(type="log", tickvals=[step + 1 for step in steps], ticktext=steps)
     plot.update_xaxes(title_text="training step (log scale)", row=last_row)
 

@@ -4,7 +4,7 @@ import contextlib
 import os
 from pathlib import Path
 
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, StorageError
 
 
 def make_directory(path: Path) -> None:
@@ -30,7 +30,7 @@ def write_whole(path: Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
-        raise InputError(
+        raise StorageError(
             f"could not write {path}: {error.strerror}; what was there before is untouched, "
             "make room or choose another folder and run again"
         ) from error

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
-from tangentlens.errors import InputError
+from tangentlens.errors import StorageError
 
 JOURNAL = "parts.jsonl"
 
@@ -35,7 +35,7 @@ def note(run: Path, event: Literal["written", "abandoned"], parts: Iterable[str]
         finally:
             os.close(descriptor)
     except OSError as error:
-        raise InputError(
+        raise StorageError(
             f"could not write {run / JOURNAL}: {error.strerror}; make room or choose another folder and run again"
         ) from error
 

@@ -162,6 +162,14 @@ class Run:
                 "delete it and run the same command again, which recreates it (a checkpoint by training again)"
             ) from error
 
+    def about_tensors(self, name: str) -> dict[str, str] | None:
+        """Return the text about the tensors of a file, or None if they were never written or cannot be read."""
+        try:
+            with safetensors.safe_open(self._tensors(name), framework="pt") as file:
+                return file.metadata() or {}
+        except (FileNotFoundError, safetensors.SafetensorError):
+            return None
+
     def _warn_of_missing(self) -> None:
         missing = [part for part in parts_written(self.path) if not self.has(part)]
         if missing:

@@ -17,6 +17,8 @@ from tangentlens.proxies import CLOSED_FORM, PROXIES
 # Quantities: what was measured.
 ACTIVATION, GRADIENT, LOSS = "activation", "gradient", "loss"
 PARAMETER_GRADIENT, UPDATE, MOVEMENT = "parameter_gradient", "update", "movement"
+# What is said of a checkpoint as a whole.
+CHECKPOINT = "checkpoint"
 
 # Gradients of a due step, in subspaces of the due step before it.
 LATER_GRADIENT = "later_gradient"
@@ -31,6 +33,8 @@ ALL_ROWS, WITHOUT_MASSIVE = "all", "without_massive"
 NULLS = ("untrained", "shuffled labels")
 # The detail of records that are of the proxy itself, and not of a control.
 PROXY = "proxy"
+# The detail of a loss that is not that of a training batch.
+HELD_OUT = "held-out text"
 # The part of a number that the top 1% of rows or tokens hold.
 HELD_BY_TOP = "held_by_top"
 # The variant of gradients' anisotropy.
@@ -127,6 +131,9 @@ _OTHERS = (
     Metric("normal_share", "share of a patch's variance outside its tangent plane", "anchors"),
     Metric("tangent_gap", "least variance in the tangent plane over the most outside"),
     Metric("resolved", "1 if tangent planes stand out from noise"),
+    Metric("overlap", "overlap of a subspace with that of the checkpoint before: 1 if it has not turned"),
+    Metric("earlier_step", "step of the checkpoint that later gradients and overlaps are compared with"),
+    Metric("flagged", "1 where a checkpoint may not be what its name says; detail gives the reason"),
     Metric("unmeasured", "1 where a site, or a whole model, could not be measured; detail gives the reason"),
     Metric(derived(AUDIT, "verdict"), "verdict of the audit, in detail"),
 )

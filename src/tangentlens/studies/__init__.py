@@ -14,11 +14,12 @@ from tangentlens.studies.learning_dynamics import LEARNING_DYNAMICS
 from tangentlens.studies.profile import PROFILE
 from tangentlens.studies.shape_of_learning import SHAPE_OF_LEARNING
 from tangentlens.studies.study import Study
+from tangentlens.studies.sweep import SWEEP
 from tangentlens.studies.tangent import TEST
 from tangentlens.studies.train import TRAIN
 from tangentlens.studies.visibility import VISIBILITY
 
-JOBS: dict[str, Job] = {job.name: job for job in (TRAIN, PROFILE, TEST, AUDIT, VISIBILITY)}
+JOBS: dict[str, Job] = {job.name: job for job in (TRAIN, PROFILE, TEST, AUDIT, VISIBILITY, SWEEP)}
 STUDIES: dict[str, Study] = {
     study.name: study for study in (DEMO, LEARNING_DYNAMICS, SHAPE_OF_LEARNING, FINISHED_MODELS)
 }

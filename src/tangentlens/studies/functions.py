@@ -1,4 +1,4 @@
-"""The commands as functions: profile, tangent test and audit of a model that one has in hand, or that is named."""
+"""The commands as functions: profile, tangent test and audit of a model in hand or named; sweeps of checkpoints."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tangentlens.studies import JOBS, SECTIONS
 from tangentlens.studies.audit import AuditPlan
 from tangentlens.studies.in_hand import InHand
 from tangentlens.studies.profile import Profile
+from tangentlens.studies.sweep import Machines, SweepPlan
 from tangentlens.studies.tangent import TestPlan
 
 
@@ -107,6 +108,28 @@ def model_audit(
     given = _Given.of(model, text, tokenizer, name)
     plan = AuditPlan(target=given.spec, text=given.text_name, **given.settings, **settings)
     return _made("audit", plan, given, out, watch)
+
+
+def sweep(
+    *models: str | Path,
+    text: str | Path | None = None,
+    out: str | Path | None = None,
+    watch: Watch = unwatched,
+    machines: Machines | None = None,
+    **settings: Any,
+) -> Result:
+    """Measure many checkpoints of models on the same text, as `tangentlens sweep` does.
+
+    Args:
+        models: Hub ids, whose `revisions` are looked at; folders of checkpoints; or directories with a checkpoint each.
+        text: A path to a UTF-8 file; by default the built-in text.
+        out: The run directory; an unfinished sweep is continued.
+        watch: Told the progress.
+        machines: Where to do it, such as `Machines(OnRay("auto"))`; by default in this process.
+        settings: Further settings, as `tangentlens.studies.sweep.SweepPlan` has them.
+    """
+    plan = SweepPlan(models=tuple(map(str, models)), text=None if text is None else str(text), **settings)
+    return Result(JOBS["sweep"].run(plan, None if out is None else Path(out), watch, machines), SECTIONS)
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,6 @@ from tangentlens.report.contents import Section
 from tangentlens.runs.failed import leaving_no_empty_run
 from tangentlens.runs.progress import Watch, unwatched
 from tangentlens.runs.run import Run
-from tangentlens.studies.in_hand import InHand
 
 
 @dataclass(frozen=True)
@@ -24,8 +23,8 @@ class Job:
     Attributes:
         name: Its name, that of its command, and `made_by` in the manifest of its runs.
         plan: A frozen dataclass that holds everything which decides the numbers.
-        make: Takes a plan, a directory, somebody to tell the progress to and, if it is about a model, what is in hand.
-            It makes the run, or continues it.
+        make: Takes a plan, a directory, somebody to tell the progress to and, if it takes any, what else is given. It
+            makes the run, or continues it.
         folder: The default directory for a plan.
         section: What a report says about such runs, beyond what it says about any run.
         smaller: Options that need less memory, as the error says them if memory runs out.
@@ -38,7 +37,7 @@ class Job:
     section: Section = field(default_factory=Section)
     smaller: str = "a smaller plan"
 
-    def run(self, plan: Any, out: Path | None = None, watch: Watch = unwatched, in_hand: InHand | None = None) -> Run:
+    def run(self, plan: Any, out: Path | None = None, watch: Watch = unwatched, given: Any = None) -> Run:
         """Make the run of a plan in `out`, or in its default folder; a run that was interrupted is continued.
 
         If it fails before anything was measured, no new folder is left.
@@ -47,13 +46,12 @@ class Job:
             plan: The plan.
             out: The directory.
             watch: Told the progress.
-            in_hand: For a job on a model, what need not be loaded.
+            given: What else the job takes: for one on a model, what need not be loaded; for a sweep, its machines.
         """
-        given = () if in_hand is None else (in_hand,)
         out = out or self.folder(plan)
         try:
             with leaving_no_empty_run(out, inputs=[COUNTS]):
-                return self.make(plan, out, watch, *given)
+                return self.make(plan, out, watch, *(() if given is None else (given,)))
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import islice
 from typing import Any, cast
@@ -28,6 +28,8 @@ from tangentlens.training.objectives import IGNORED, batch_for
 
 # Sequences in a forward pass.
 BATCH = 16
+# Activations and gradients that are held at once, in bytes.
+_HELD = 4 * 2**30
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,35 @@ def subject_rows(subject: Subject, which: str, sites: Sequence[Site], seed: int)
     own = find_sites(model, [site.name for site in sites])
     objective: Objective = "causal" if subject.kind == "decoder" else "masked"
     return gradients(model, batches, own, objective, subject.exclude, subject.skip_first)
+
+
+def rows_of_sites(
+    subject: Subject, which: str, sites: Sequence[Site], seed: int
+) -> Iterator[tuple[Site, TokenRows, float]]:
+    """Yield each site with its rows and the mean loss; sites whose rows do not fit together have passes of their own.
+
+    Args:
+        subject: The model.
+        which: One of `NULLS`; anything else is the model itself.
+        sites: The sites.
+        seed: Seed of shuffled labels.
+    """
+    at_once = max(_HELD // _site_bytes(subject), 1)
+    for first in range(0, len(sites), at_once):
+        some = sites[first : first + at_once]
+        rows, loss = subject_rows(subject, which, some, seed)
+        for site in some:
+            yield site, rows.pop(site.name), loss
+
+
+def held_bytes(subject: Subject, n_sites: int) -> int:
+    """Return how many bytes of rows are held at once if so many sites are looked at."""
+    return min(n_sites * _site_bytes(subject), max(_HELD, _site_bytes(subject)))
+
+
+def _site_bytes(subject: Subject) -> int:
+    """Return the bytes of the activations and gradients of a site."""
+    return 2 * 4 * sum(batch["input_ids"].numel() for batch in subject.batches) * subject.width
 
 
 def _with_shuffled_labels(batch: Mapping[str, Tensor], make: torch.Generator) -> dict[str, Tensor]:

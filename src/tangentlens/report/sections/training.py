@@ -8,7 +8,7 @@ import polars as pl
 
 from tangentlens.report.contents import Figure, Section
 from tangentlens.report.drawing import band, grid, labelled, step_axis, styled
-from tangentlens.runs.vocabulary import ALL_ROWS, LOSS
+from tangentlens.runs.vocabulary import ALL_ROWS, HELD_OUT, LOSS
 
 
 def loss_over_training(records: pl.DataFrame) -> Figure | None:
@@ -20,7 +20,17 @@ def loss_over_training(records: pl.DataFrame) -> Figure | None:
     step_axis(plot, rows, last_row=1)
     ends = rows.group_by("model_label", maintain_order=True).agg(first=pl.first("value"), last=pl.last("value"))
     told = "; ".join(f"{row['model_label']} from {row['first']:.2f} to {row['last']:.2f}" for row in ends.to_dicts())
-    return Figure(f"Training loss: {told}", "Loss of single training batches, without interval.", styled(plot, 320))
+    of = "held-out text" if _is_of_checkpoints(rows) else "single training batches"
+    return Figure(f"{_name(rows)}: {told}", f"Loss of {of}, without interval.", styled(plot, 320))
+
+
+def _is_of_checkpoints(rows: pl.DataFrame) -> bool:
+    """Return whether losses are those of finished checkpoints, all on the same text."""
+    return bool((rows["detail"] == HELD_OUT).all())
+
+
+def _name(rows: pl.DataFrame) -> str:
+    return "Loss on held-out text" if _is_of_checkpoints(rows) else "Training loss"
 
 
 def loss(rows: pl.DataFrame) -> Iterator[str]:
@@ -29,7 +39,7 @@ def loss(rows: pl.DataFrame) -> Iterator[str]:
     if series.height > 1:
         first, last = series.row(0, named=True), series.row(-1, named=True)
         yield (
-            f"Training loss went from {first['value']:.2f} (step {first['step']}) to {last['value']:.2f} "
+            f"{_name(series)} went from {first['value']:.2f} (step {first['step']}) to {last['value']:.2f} "
             f"(step {last['step']}) nats per predicted token."
         )
 

@@ -1,0 +1,91 @@
+"""Whether checkpoints are what their names say: equal weights, losses that go backwards, other tokens."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from tangentlens.runs.records import Record
+from tangentlens.runs.run import Run
+from tangentlens.runs.vocabulary import CHECKPOINT
+from tangentlens.studies.sweep.measuring import part_of
+from tangentlens.studies.sweep.series import Series
+
+# A loss that is by so many nats above the least of all earlier ones goes backwards.
+BACKWARDS = 0.1
+
+Facts = Mapping[str, Any]
+
+
+def known_facts(run: Run, series: Series) -> list[dict[str, Any]]:
+    """Return what is known of each checkpoint of a series that has been measured, in the order of steps."""
+    parts = [part_of(series.name, checkpoint) for checkpoint in series.checkpoints]
+    about = [run.about_tensors(part) for part in parts if run.has(part)]
+    return [json.loads(one["facts"]) for one in about if one is not None]
+
+
+def flags(facts: Sequence[Facts], losses: Mapping[int, float]) -> dict[int, list[str]]:
+    """Return by step what is suspicious about checkpoints.
+
+    Args:
+        facts: What is known of each checkpoint, in the order of steps.
+        losses: The loss of each, by step.
+
+    >>> same = [{"step": step, "weights_sha256": "x", "tokens_sha256": "y"} for step in (1, 2)]
+    >>> flags(same, {})[1]
+    ['it has the same weights as step 2']
+    """
+    found: dict[int, list[str]] = defaultdict(list)
+    for step, reason in (*_equal_weights(facts), *_backwards(losses), *_other_tokens(facts)):
+        found[step].append(reason)
+    return dict(found)
+
+
+def flag_records(about: Record, facts: Sequence[Facts], losses: Mapping[int, float]) -> Iterator[Record]:
+    """Yield a record for each checkpoint that is suspicious.
+
+    Args:
+        about: What the records have in common.
+        facts: What is known of each checkpoint, in the order of steps.
+        losses: The loss of each, by step.
+    """
+    labels = {one["step"]: one["label"] for one in facts}
+    for step, reasons in flags(facts, losses).items():
+        here = replace(about, revision=labels[step], step=step, quantity=CHECKPOINT)
+        yield replace(here, metric="flagged", value=1.0, detail="; ".join(reasons))
+
+
+def _equal_weights(facts: Sequence[Facts]) -> Iterator[tuple[int, str]]:
+    """Yield checkpoints whose weights are those of another step."""
+    steps = defaultdict(list)
+    for one in facts:
+        steps[one["weights_sha256"]].append(one["step"])
+    for of_equal in steps.values():
+        for step in of_equal if len(of_equal) > 1 else ():
+            others = [str(other) for other in of_equal if other != step]
+            listed = ", ".join(others[:5]) + (f" and {len(others) - 5} more" if len(others) > 5 else "")
+            yield step, f"it has the same weights as step{'s' if len(others) > 1 else ''} {listed}"
+
+
+def _backwards(losses: Mapping[int, float]) -> Iterator[tuple[int, str]]:
+    """Yield pairs of checkpoints between which the loss rises: one of them may not be what its name says."""
+    best: tuple[int, float] | None = None
+    for step, loss in sorted(losses.items()):
+        if best is None or loss <= best[1]:
+            best = step, loss
+        elif loss > best[1] + BACKWARDS:
+            rise = f"the loss rises from {best[1]:.2f} at step {best[0]} to {loss:.2f} at step {step}"
+            yield step, rise
+            yield best[0], rise
+
+
+def _other_tokens(facts: Sequence[Facts]) -> Iterator[tuple[int, str]]:
+    """Yield checkpoints that saw other tokens than the first, or that come with another tokenizer."""
+    for one in facts:
+        if one["tokens_sha256"] != facts[0]["tokens_sha256"]:
+            yield one["step"], f"it saw other tokens than step {facts[0]['step']}"
+        if one.get("tokenizer_differs"):
+            yield one["step"], "its own tokenizer reads text differently; that of its series was used"

@@ -1,0 +1,171 @@
+"""How a sweep is made: what is missing is measured, here or on a cluster; what failed is named and tried again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+
+from tangentlens.engine import Engine, Here, Needs, Task
+from tangentlens.errors import InputError
+from tangentlens.runs.progress import Progress, Watch, unwatched
+from tangentlens.runs.records import Record
+from tangentlens.runs.run import Run, create_run, is_run, open_run
+from tangentlens.runs.vocabulary import CHECKPOINT
+from tangentlens.studies.in_hand import NOTHING
+from tangentlens.studies.sweep.downloads import Ahead, is_here
+from tangentlens.studies.sweep.integrity import flag_records, known_facts
+from tangentlens.studies.sweep.measuring import Look, measure_between, measure_checkpoint, part_of
+from tangentlens.studies.sweep.plan import NAME, SweepPlan
+from tangentlens.studies.sweep.queue import Queue
+from tangentlens.studies.sweep.series import Checkpoint, Series
+from tangentlens.studies.sweep.trial import tokenizer_of, try_out
+
+# Parts of the records that are about a sweep as a whole.
+_FAILED, _FLAGGED = "failed checkpoints", "flagged checkpoints"
+
+
+@dataclass(frozen=True)
+class Machines:
+    """Where a sweep is done.
+
+    Attributes:
+        engine: Does the tasks.
+        needs: What each task needs.
+        remove_downloads: Whether to remove each checkpoint that was downloaded, after it was measured.
+    """
+
+    engine: Engine = field(default_factory=Here)
+    needs: Needs = field(default_factory=Needs)
+    remove_downloads: bool = False
+
+
+def run_sweep(plan: SweepPlan, out: str | Path, watch: Watch = unwatched, machines: Machines | None = None) -> Run:
+    """Measure every checkpoint into the run directory `out`; an interrupted sweep is continued.
+
+    Args:
+        plan: The plan.
+        out: The run directory.
+        watch: Told the progress.
+        machines: Where to do it; by default in this process.
+    """
+    all_series = plan.series()
+    known = open_run(out).manifest.get("models", {}) if is_run(out) else {}
+    # What cannot be measured is told before there is a folder.
+    facts = {one.name: known.get(one.name) or try_out(plan, one) for one in all_series}
+    run = create_run(out, asdict(plan), NAME)
+    run.claim_data(plan.text, NOTHING.text_of(plan.text).identity)
+    run.describe("models", facts)
+    _Sweep(plan, run, all_series, watch, machines or Machines()).make()
+    return run
+
+
+class _Sweep:
+    """A sweep that is being made."""
+
+    def __init__(self, plan: SweepPlan, run: Run, series: Sequence[Series], watch: Watch, machines: Machines) -> None:
+        self.plan, self.run, self.watch, self.machines = plan, run, watch, machines
+        self.series = {one.name: one for one in series}
+        self.tokenizers = {one.name: tokenizer_of(plan, one) for one in series}
+        self.looks: dict[str, Look] = {}
+        self.queues = {name: Queue(one.checkpoints, done=self._done(one)) for name, one in self.series.items()}
+        self.failures: dict[tuple[str, str], str] = {}
+        self.ahead = Ahead()
+        self.started, self.measured = time.monotonic(), 0
+
+    def _done(self, series: Series) -> set[str]:
+        return {one.label for one in series.checkpoints if self.run.has(part_of(series.name, one))}
+
+    def _look(self, model: str, checkpoint: Checkpoint) -> Look:
+        remove = self.machines.remove_downloads and not is_here(checkpoint)
+        return Look(self.plan, model, checkpoint, self.tokenizers[model], self.run.path, remove)
+
+    def make(self) -> None:
+        """Measure what is missing, then compare what could not be compared at the time."""
+        self._tell("")
+        try:
+            self.machines.engine.run(self._checkpoints(), self._ended)
+            self.machines.engine.run(self._comparisons(), self._compared)
+        finally:
+            self.ahead.close()
+        self._note_troubles()
+        if not any(queue.done for queue in self.queues.values()):
+            (model, label), reason = next(iter(self.failures.items()))
+            raise InputError(
+                f"a sweep must have a checkpoint that can be measured, but none of {self.total} can; {model} {label}: "
+                f"{reason}"
+            )
+
+    @property
+    def total(self) -> int:
+        """The number of all checkpoints."""
+        return sum(len(series.checkpoints) for series in self.series.values())
+
+    def _checkpoints(self) -> Iterator[Task]:
+        """Yield a task for each checkpoint that is missing; each is chosen when there is room for it."""
+        for model, queue in self.queues.items():
+            while (checkpoint := queue.begin()) is not None:
+                look, earlier = self._look(model, checkpoint), queue.before(checkpoint)
+                following = queue.following(checkpoint)
+                # On a cluster, whoever measures a checkpoint downloads it.
+                if following is not None and isinstance(self.machines.engine, Here):
+                    self.ahead.begin(following)
+                yield self._task(look.part, look, measure_checkpoint, earlier)
+
+    def _task(self, key: str, look: Look, work: Callable[..., None], earlier: Checkpoint | None) -> Task:
+        self.looks[key] = look
+        return Task(key, partial(work, look, earlier), self.machines.needs)
+
+    def _ended(self, task: Task, failure: str) -> None:
+        look = self.looks[task.key]
+        self.queues[look.model].end(look.checkpoint, failure)
+        if failure:
+            self.failures[look.model, look.checkpoint.label] = failure
+        self.measured += 1
+        self._note_troubles()
+        self._tell(f"{look.checkpoint.label} {'failed' if failure else 'done'}")
+
+    def _comparisons(self) -> Iterator[Task]:
+        """Yield a task for each checkpoint that has not been compared with the one before it that was measured."""
+        for model, queue in self.queues.items():
+            for checkpoint in queue.checkpoints:
+                look, earlier = self._look(model, checkpoint), queue.before(checkpoint)
+                if checkpoint.label in queue.done and earlier is not None and not self.run.has(look.after(earlier)):
+                    yield self._task(look.after(earlier), look, measure_between, earlier)
+
+    def _compared(self, task: Task, failure: str) -> None:
+        if failure:
+            look = self.looks[task.key]
+            self.failures[look.model, look.checkpoint.label] = f"{task.key}: {failure}"
+        self._tell(task.key)
+
+    def _tell(self, note: str) -> None:
+        done = sum(len(queue.done | queue.failed) for queue in self.queues.values())
+        said = [note] if note else []
+        if self.failures:
+            said.append(f"{len(self.failures)} failed")
+        if self.measured:
+            left = (time.monotonic() - self.started) / self.measured * (self.total - done)
+            said.append(f"about {left / 60:.0f} min left" if left > 90 else f"about {left:.0f} s left")
+        readable = self.run.path if self.measured else None
+        self.watch(Progress(NAME, done, self.total, "; ".join(said), readable=readable))
+
+    def _note_troubles(self) -> None:
+        """Write which checkpoints failed, and which are suspicious, in place of what was known before."""
+        failed: list[Record] = []
+        flagged: list[Record] = []
+        for series in self.series.values():
+            about = Record(model=series.name, quantity=CHECKPOINT, seed=self.plan.seed)
+            steps = {one.label: one.step for one in series.checkpoints}
+            for (model, label), reason in self.failures.items():
+                if model == series.name:
+                    failed.append(replace(about, revision=label, step=steps[label]).unmeasured(reason))
+            facts = known_facts(self.run, series)
+            losses = {one["step"]: one["loss"] for one in facts}
+            flagged += flag_records(about, facts, losses)
+        # As long as nothing is measured, the run may be overwritten by one with another configuration.
+        if any(queue.done for queue in self.queues.values()):
+            self.run.write(_FAILED, failed)
+            self.run.write(_FLAGGED, flagged)
