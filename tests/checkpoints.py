@@ -2,6 +2,7 @@
 
 import shutil
 
+import polars as pl
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -9,6 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tangentlens import Lens
 from tangentlens.corpora.text import builtin_text
 from tangentlens.lens.measures import WATCHED
+from tangentlens.runs.records import KEY
 from tangentlens.studies.subjects import Backward, model_subject
 from tangentlens.studies.sweep import SweepPlan
 from tiny import save_tiny
@@ -52,6 +54,17 @@ def train_with_lens(folder, run):
             lens.close()
     shutil.rmtree(folder / "start")
     return folder
+
+
+def assert_same(records, expected):
+    """The same numbers under the same keys. Where memory lies decides on the last digits."""
+    assert records.select(KEY).is_duplicated().sum() == 0
+    one, other = (frame.sort(KEY) for frame in (records, expected))
+    exact = [*KEY, "ci_over", "n", "detail"]
+    assert one.select(exact).equals(other.select(exact), null_equal=True)
+    for column in ("value", "ci_low", "ci_high"):
+        same = (torch.tensor(frame[column].cast(pl.Float64).fill_null(torch.nan).to_numpy()) for frame in (one, other))
+        torch.testing.assert_close(*same, rtol=1e-12, atol=1e-14, equal_nan=True)
 
 
 def change_weights(checkpoint, change):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import tangentlens as tl
-from checkpoints import STEPS, change_weights, sweep_plan, train_with_lens
+from checkpoints import STEPS, assert_same, change_weights, sweep_plan, train_with_lens
 from tangentlens.errors import InputError, StorageError
 from tangentlens.runs.records import KEY
 from tangentlens.studies.sweep import measuring, run_sweep, sweeping
@@ -29,10 +29,6 @@ def swept(trained):
 def copied(trained, tmp_path):
     shutil.copy(trained.parent / "text.txt", tmp_path / "text.txt")
     return shutil.copytree(trained, tmp_path / "model")
-
-
-def values(records):
-    return records.sort(KEY).select(*KEY, "value", "ci_low", "ci_high", "ci_over", "n", "detail")
 
 
 def test_it_agrees_with_a_lens_on_the_same_tokens(trained, swept):
@@ -101,7 +97,7 @@ def test_an_interrupted_sweep_continues_to_the_same_numbers(trained, swept, tmp_
     )
     run = run_sweep(plan, tmp_path / "sweep")
     assert [look.checkpoint.label for look in again] == ["checkpoint-8", "checkpoint-12"]
-    assert values(run.records).equals(values(swept.records), null_equal=True)
+    assert_same(run.records, swept.records)
     again.clear()
     run_sweep(plan, tmp_path / "sweep")
     assert not again
@@ -121,8 +117,8 @@ def test_a_checkpoint_that_cannot_load_is_named_and_tried_again(copied, swept, t
     broken.write_bytes(whole)
     run = run_sweep(sweep_plan(copied), tmp_path / "sweep")
     assert run.records.filter(metric="unmeasured").is_empty()
-    mended = values(run.records.filter(pl.col("step") == 8))
-    assert mended.equals(values(swept.records.filter(pl.col("step") == 8)), null_equal=True)
+    eighth = pl.col("step") == 8
+    assert_same(run.records.filter(eighth), swept.records.filter(eighth))
 
 
 def test_weights_that_are_not_finite_are_named(copied, tmp_path):
@@ -156,7 +152,7 @@ def test_a_full_disk_ends_the_sweep_and_what_was_measured_stays(trained, swept, 
         run_sweep(sweep_plan(trained), tmp_path / "sweep")
     monkeypatch.undo()
     run = run_sweep(sweep_plan(trained), tmp_path / "sweep")
-    assert values(run.records).equals(values(swept.records), null_equal=True)
+    assert_same(run.records, swept.records)
 
 
 def test_what_can_never_work_is_told_before_there_is_a_folder(copied, tmp_path):
@@ -181,4 +177,4 @@ def test_a_tokenizer_beside_the_checkpoints_will_do(copied, swept, tmp_path):
                 shutil.copy(folder / name, copied / name)
                 (folder / name).unlink()
     run = run_sweep(sweep_plan(copied), tmp_path / "sweep")
-    assert values(run.records).equals(values(swept.records), null_equal=True)
+    assert_same(run.records, swept.records)

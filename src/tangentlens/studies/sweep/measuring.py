@@ -115,9 +115,7 @@ def measure_checkpoint(look: Look, earlier: Checkpoint | None) -> None:
     facts = {**_facts(look, subject, sites), "loss": loss, "seconds": round(time.perf_counter() - start, 3)}
     if earlier is not None:
         run.write(look.after(earlier), between(about, earlier, seen.predictions, then, seen.subspaces, look.plan.proxy))
-    tensors = {
-        f"{site}/{name}": one.basis.float().cpu() for site, of in seen.subspaces.items() for name, one in of.items()
-    }
+    tensors = {f"{site}/{name}": one.basis for site, of in seen.subspaces.items() for name, one in of.items()}
     run.save_tensors(look.part, tensors, {"facts": json.dumps(facts)})
     # A checkpoint whose records are there is not measured again.
     run.write(look.part, records)
@@ -194,7 +192,9 @@ def _keep(
         return
     prediction = predict(rows, then, fitted[name].rank, fitting)
     seen.predictions[site.name] = prediction
-    seen.subspaces[site.name] = {**fitted, GRADIENTS_THEN: prediction.leading}
+    kept = {**fitted, GRADIENTS_THEN: prediction.leading}
+    # With the digits that are written, so that it does not matter when two checkpoints are compared.
+    seen.subspaces[site.name] = {name: Subspace(one.basis.float().cpu()) for name, one in kept.items()}
 
 
 def between(
