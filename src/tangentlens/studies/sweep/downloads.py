@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from tqdm.auto import tqdm
 
 from tangentlens.models.source import Source, hub_answers
 from tangentlens.studies.sweep.series import Checkpoint
@@ -11,20 +14,28 @@ from tangentlens.studies.sweep.series import Checkpoint
 _FILES = ("*.safetensors", "*.json", "*.model", "*.txt", "*.py")
 
 
+class _NoBar(tqdm):  # type: ignore[misc]
+    """A progress bar that is not shown, beside that of the sweep."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "disable": True})
+
+
 class Ahead:
-    """Downloads one checkpoint while another is measured; whoever loads it waits for what is on its way."""
+    """Downloads one checkpoint while another is measured."""
 
     def __init__(self) -> None:
         self._pool, self._coming = ThreadPoolExecutor(1), Future[None]()
         self._coming.set_result(None)
 
     def begin(self, checkpoint: Checkpoint) -> None:
-        """Begin to download a checkpoint, unless it is here or another one is on its way.
-
-        If the download fails, the reason is told when the checkpoint is loaded.
-        """
-        if self._coming.done() and not is_here(checkpoint) and hub_answers():
+        """Begin to download a checkpoint, unless it is here."""
+        if not is_here(checkpoint) and hub_answers():
             self._coming = self._pool.submit(download, checkpoint)
+
+    def wait(self) -> None:
+        """Wait for what is on its way; if its download fails, the reason is told when it is loaded."""
+        self._coming.exception()
 
     def close(self) -> None:
         """Begin no more."""
@@ -44,7 +55,7 @@ def download(checkpoint: Checkpoint) -> None:
     from huggingface_hub import snapshot_download
 
     source = Source.of(checkpoint.spec)
-    snapshot_download(source.place, revision=source.revision or "main", allow_patterns=list(_FILES))
+    snapshot_download(source.place, revision=source.revision or "main", allow_patterns=list(_FILES), tqdm_class=_NoBar)
 
 
 def size_on_hub(checkpoint: Checkpoint) -> int | None:

@@ -53,11 +53,12 @@ def estimate_sweep(plan: SweepPlan, out: Path) -> list[Estimate]:
 
 
 def _estimate(plan: SweepPlan, series: Series, out: Path) -> Estimate:
+    # This loads one checkpoint, and downloads it if it must.
+    cost = expected_cost(plan, series)
     run = open_run(out) if is_run(out) else None
     missing = [one for one in series.checkpoints if run is None or not run.has(part_of(series.name, one))]
     far = [one for one in missing if not is_here(one)]
     size = size_on_hub(far[0]) if far else 0
-    cost = expected_cost(plan, series)
     return Estimate(
         model=series.name,
         checkpoints=[one.label for one in series.checkpoints],

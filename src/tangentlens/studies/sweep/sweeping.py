@@ -73,13 +73,15 @@ class _Sweep:
         self.queues = {name: Queue(one.checkpoints, done=self._done(one)) for name, one in self.series.items()}
         self.failures: dict[tuple[str, str], str] = {}
         self.ahead = Ahead()
+        removable = [one for of in series for one in of.checkpoints] if machines.remove_downloads else []
+        self.removed = {one.spec for one in removable if not is_here(one)}
         self.started, self.measured = time.monotonic(), 0
 
     def _done(self, series: Series) -> set[str]:
         return {one.label for one in series.checkpoints if self.run.has(part_of(series.name, one))}
 
     def _look(self, model: str, checkpoint: Checkpoint) -> Look:
-        remove = self.machines.remove_downloads and not is_here(checkpoint)
+        remove = checkpoint.spec in self.removed
         return Look(self.plan, model, checkpoint, self.tokenizers[model], self.run.path, remove)
 
     def make(self) -> None:
@@ -108,6 +110,7 @@ class _Sweep:
         for model, queue in self.queues.items():
             while (checkpoint := queue.begin()) is not None:
                 look, earlier = self._look(model, checkpoint), queue.before(checkpoint)
+                self.ahead.wait()
                 following = queue.following(checkpoint)
                 # On a cluster, whoever measures a checkpoint downloads it.
                 if following is not None and isinstance(self.machines.engine, Here):
