@@ -24,7 +24,7 @@ def test_what_is_shared_with_all_rows_changes_nothing_without_the_massive_ones(c
     alone = Cloud(cloud.rows[kept], cloud.tokens[kept], cloud.sequences[kept])
     assert cloud.massive.count == 5
     assert measure_all(shared) == pytest.approx(measure_all(alone), rel=1e-9)
-    assert (shared.dimension.n_duplicates, shared.dimension.n_near_duplicates) == (10, 10)
+    assert (shared.dimension.around.n_duplicates, shared.dimension.around.n_near_duplicates) == (10, 10)
 
 
 def test_moments_with_massive_rows_are_those_of_all_rows(cloud):

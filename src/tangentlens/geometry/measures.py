@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.dimension.entropy import NEIGHBOUR, manifold_entropy
-from tangentlens.geometry.dimension.intrinsic import IntrinsicDimension, intrinsic_dimension
+from tangentlens.geometry.dimension.entropy import NEIGHBOUR, entropy_at
+from tangentlens.geometry.dimension.intrinsic import Estimation
 from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
 from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.massive import THRESHOLD, MassiveRows, massive_rows
@@ -108,14 +108,14 @@ class Cloud:
         return self.rows[distinct_rows(self.tokens[:, None].double())]
 
     @cached_property
-    def dimension(self) -> IntrinsicDimension:
+    def dimension(self) -> Estimation:
         """The intrinsic dimension of all rows."""
-        return intrinsic_dimension(self.neighbourhoods)
+        return Estimation.of(self.neighbourhoods)
 
     @cached_property
-    def dimension_of_types(self) -> IntrinsicDimension:
+    def dimension_of_types(self) -> Estimation:
         """The intrinsic dimension with one row per token type."""
-        return intrinsic_dimension(self.types)
+        return Estimation.of(Neighbourhoods.of(self.types, 2))
 
     @cached_property
     def clusters(self) -> LocalAnisotropy:
@@ -204,12 +204,12 @@ def _misfit_of_types(cloud: Cloud) -> float | None:
 
 
 def _trouble_of_types(cloud: Cloud) -> float | None:
-    return float(bool(cloud.dimension_of_types.trouble)) if len(cloud.types) >= 3 else None
+    return float(cloud.dimension_of_types.is_doubtful) if len(cloud.types) >= 3 else None
 
 
-def _of_dimension(dimension: IntrinsicDimension, over: str) -> Estimate:
-    interval = Interval(dimension.value, dimension.ci_low, dimension.ci_high, over)
-    return Estimate(interval, dimension.n_used)
+def _of_dimension(dimension: Estimation, over: str) -> Estimate:
+    found = dimension.result()
+    return Estimate(Interval(found.value, found.ci_low, found.ci_high, over), found.n_used)
 
 
 # fmt: off
@@ -221,7 +221,7 @@ MEASURES = (
             log=True, shown="table", in_lens=True, estimate=_dimension),
     Measure("intrinsic_dimension", lambda cloud: cloud.dimension_of_types.value, "dimension of types",
             variant=ONE_PER_TYPE, log=True, shown="table", in_lens=True, estimate=_dimension_of_types),
-    Measure("manifold_entropy", lambda cloud: manifold_entropy(cloud.neighbourhoods, cloud.dimension.value).value,
+    Measure("manifold_entropy", lambda cloud: entropy_at(cloud.neighbourhoods, cloud.dimension.value),
             "entropy", unit="nats", shown="table"),
     Measure("effective_rank", lambda cloud: effective_rank(cloud.moments), "effective rank", decided_by="variance"),
     Measure("isoscore", lambda cloud: isoscore(cloud.moments), "IsoScore", decided_by="variance"),
@@ -241,7 +241,7 @@ MEASURES = (
     Measure("alpha_req", lambda cloud: alpha_req(cloud.moments), "alpha-ReQ", shown="records", decided_by="variance"),
     Measure("rogue_dimensions", lambda cloud: float(cloud.cosines.amax() / cloud.cosines.sum()),
             "largest share of one coordinate in the mean cosine", shown="records"),
-    Measure("duplicates", lambda cloud: float(cloud.dimension.n_duplicates), "duplicate rows",
+    Measure("duplicates", lambda cloud: float(cloud.dimension.around.n_duplicates), "duplicate rows",
             shown="records", in_lens=True, beside="intrinsic_dimension"),
     Measure("massive_rows", lambda cloud: float(cloud.massive.count), "massive rows", shown="records", in_lens=True,
             beside="every"),
@@ -262,9 +262,9 @@ MEASURES = (
             "distance of ratios from the law of the dimension of types",
             variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_misfit_of_types,
             beside="intrinsic_dimension"),
-    Measure("dimension_trouble", lambda cloud: float(bool(cloud.dimension.trouble)),
+    Measure("dimension_trouble", lambda cloud: float(cloud.dimension.is_doubtful),
             "1 if the dimension is not to be trusted", shown="records", in_lens=True, beside="intrinsic_dimension"),
-    Measure("dimension_trouble", lambda cloud: float(bool(cloud.dimension_of_types.trouble)),
+    Measure("dimension_trouble", lambda cloud: float(cloud.dimension_of_types.is_doubtful),
             "1 if the dimension of types is not to be trusted",
             variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_trouble_of_types,
             beside="intrinsic_dimension"),

@@ -229,7 +229,7 @@ class _Cloud:
     def measure(self, which: Int[Tensor, "m"], candidates: Int[Tensor, "m keep"]) -> Neighbours:
         """Return the candidates of the rows `which`, sorted by their distance, which is exact to fp64."""
         distances = torch.empty(candidates.shape, dtype=torch.float64, device=candidates.device)
-        for part in _blocks(len(which), max(_LEAST, _MEASURED // candidates.shape[1])):
+        for part in _blocks(len(which), max(_LEAST, _MEASURED // max(1, candidates.shape[1]))):
             apart = self.rows[candidates[part]].double().sub_(self.rows[which[part], None])
             distances[part] = torch.linalg.vector_norm(apart, dim=2)
         distances, order = distances.sort(dim=1)
@@ -254,7 +254,7 @@ class _Smallest:
     """
 
     def __init__(self, like: Tensor, n: int, keep: int) -> None:
-        self.keep, self.width = keep, max(1, min(_WIDEST, _HELD // keep))
+        self.keep, self.width = keep, max(1, min(_WIDEST, _HELD // max(1, keep)))
         self.minima = like.new_full((n, keep), torch.inf)
         self.chunks = like.new_full((n, keep, self.width), torch.inf)
         self.first = torch.zeros(n, keep, dtype=torch.int64, device=like.device)
