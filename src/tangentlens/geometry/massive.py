@@ -16,8 +16,8 @@ from tangentlens.geometry.rows import as_rows, power_of_two, shaped_rows
 
 # A row is massive if it is longer than this many times the median row of its site.
 THRESHOLD = 10.0
-# Rows that are measured at once: a whole copy of a site's activations would be felt inside a training step.
-_PART = 4096
+# Rows that are measured at once: few enough to fit into a cache.
+_PART = 512
 # How many positions and tokens are listed by name.
 _LISTED = 5
 

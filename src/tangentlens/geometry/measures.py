@@ -6,11 +6,12 @@ A new measure is a file with its function and a line in `MEASURES`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -18,7 +19,6 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.dimension.entropy import NEIGHBOUR, entropy_at
 from tangentlens.geometry.dimension.intrinsic import Estimation
 from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
-from tangentlens.geometry.leading import leading_vectors
 from tangentlens.geometry.massive import THRESHOLD, MassiveRows, massive_rows
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.neighbours import distinct_rows
@@ -41,6 +41,8 @@ from tangentlens.statistics.jackknife import share_jackknife
 
 # The variant of measures that use only the first occurrence of each token type.
 ONE_PER_TYPE = "one_per_type"
+# Rows that are looked at together: few enough to fit into a cache.
+_PART = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +71,11 @@ class Cloud:
     def without_massive(self) -> Cloud:
         """Return the cloud without its massive rows; what both need is computed once."""
         keep = ~self.massive.mask
-        return Cloud(self.rows[keep], self.tokens[keep], self.sequences[keep], self.threshold, whole=self)
+        return Cloud(self._not_massive, self.tokens[keep], self.sequences[keep], self.threshold, whole=self)
+
+    @cached_property
+    def _not_massive(self) -> Float[Tensor, "m d"]:
+        return self.rows[~self.massive.mask]
 
     @cached_property
     def moments(self) -> Moments:
@@ -82,7 +88,7 @@ class Cloud:
 
     @cached_property
     def _moments_without_massive(self) -> Moments:
-        return Moments.of(self.rows[~self.massive.mask])
+        return Moments.of(self._not_massive)
 
     @cached_property
     def neighbourhoods(self) -> Neighbourhoods:
@@ -94,13 +100,18 @@ class Cloud:
     @cached_property
     def held_of_anisotropy(self) -> float:
         """The part of the variance along the leading direction that the top 1% of rows hold."""
-        leader = leading_vectors(self.moments.covariance(), 1)
-        return held_by_top(((self.rows - self.moments.mean.to(self.rows)) @ leader.to(self.rows))[:, 0].square())
+        leader = self.moments.leading_direction().to(self.rows)
+        return held_by_top(torch.cat([(part @ leader).square() for part in self._centred()]))
 
     @cached_property
     def held_of_variance(self) -> float:
         """The part of the total variance that the top 1% of rows hold."""
-        return held_by_top((self.rows - self.moments.mean.to(self.rows)).square().sum(dim=1))
+        return held_by_top(torch.cat([part.square().sum(dim=1) for part in self._centred()]))
+
+    def _centred(self) -> Iterator[Float[Tensor, "m d"]]:
+        """Yield the rows around their mean, few at a time, because a copy of all would take longer."""
+        center = self.moments.mean.to(self.rows)
+        return (part - center for part in self.rows.split(_PART))
 
     @cached_property
     def types(self) -> Float[Tensor, "t d"]:

@@ -77,26 +77,25 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     for count in range(k, k + _SPARE):
         near = cloud.measure(uncertain, candidates[uncertain, :count]).first(k)
         found.distances[uncertain], found.indices[uncertain] = near
-        uncertain = uncertain[~cloud.certain(uncertain, near.distances[:, -1], squares[uncertain, count])]
+        uncertain = uncertain[~cloud.certain(cloud.norms[uncertain], near.distances[:, -1], squares[uncertain, count])]
     found.distances[uncertain], found.indices[uncertain] = cloud.nearest_again(uncertain, k)
     return found
 
 
-def nearest_among(rows: Float[Tensor, "n d"], neighbours: Neighbours, mask: Bool[Tensor, "n"]) -> Neighbours:
+def nearest_among(left: Float[Tensor, "m d"], neighbours: Neighbours, mask: Bool[Tensor, "n"]) -> Neighbours:
     """Return the nearest neighbours of some of the rows among themselves, given those among all rows.
 
     Only rows that have lost a neighbour are searched again.
 
     Args:
-        rows: Rows `(n, d)`.
-        neighbours: The `k` nearest neighbours of each, as `nearest` returns them.
-        mask: Which rows are left, at least two.
+        left: The rows that are left `(m, d)`, at least two.
+        neighbours: The `k` nearest neighbours of each of all rows, as `nearest` returns them.
+        mask: Which of all rows are left.
 
     Returns:
         The `k` nearest neighbours of the rows that are left, or all others if they are fewer. Indices count the rows
         that are left.
     """
-    left = rows[mask]
     k = min(neighbours.indices.shape[1], len(left) - 1)
     before = neighbours.indices[mask][:, :k]
     distances, indices = neighbours.distances[mask][:, :k], (mask.cumsum(0) - 1)[before]
@@ -119,20 +118,15 @@ class _Cloud:
         reach = float(torch.maximum(rows.amax(dim=0) - self.center, self.center - rows.amin(dim=0)).amax())
         # Multiplication by a power of two does not round.
         self.scale = min(2.0 ** -max(math.frexp(reach)[1], -1000), torch.finfo(rows.dtype).max)
+        # All centred and scaled rows in fp32, once they have been needed and if they take little memory.
+        self.kept: Tensor | None = None
 
     def part(self, which: slice | Tensor, dtype: torch.dtype = torch.float32) -> Float[Tensor, "m d"]:
         """Return some of the centred and scaled rows."""
-        if dtype == torch.float32 and isinstance(which, slice) and self._kept is not None:
-            return self._kept[which]
+        if dtype == torch.float32 and isinstance(which, slice) and self.kept is not None:
+            return self.kept[which]
         wide = self.rows[which].to(torch.promote_types(dtype, self.rows.dtype))
-        return ((wide - self.center) * self.scale).to(dtype)
-
-    @cached_property
-    def _kept(self) -> Float[Tensor, "n d"] | None:
-        """All centred and scaled rows in fp32, or None if they would take too much memory."""
-        if 4 * self.rows.numel() > _CACHE:
-            return None
-        return ((self.rows - self.center) * self.scale).float()
+        return (wide - self.center).mul_(self.scale).to(dtype)
 
     @cached_property
     def norms(self) -> Float[Tensor, "n"]:
@@ -142,6 +136,8 @@ class _Cloud:
     def search(self, keep: int) -> tuple[Float[Tensor, "n keep"], Int[Tensor, "n keep"]]:
         """Return the squared distances (fp32, at unit scale) from each row to its `keep` candidates, and the latter."""
         n = len(self.rows)
+        if 4 * self.rows.numel() <= _CACHE:
+            self.kept = self.part(slice(None))
         found = _Smallest(self.norms, n, keep)
         room = self.norms.new_empty(min(n, _TALL) * min(n, _BLOCK))
         for right in _blocks(n):
@@ -158,17 +154,16 @@ class _Cloud:
         return found.numbers_and_columns()
 
     def certain(
-        self, which: Int[Tensor, "m"], distance: Float[Tensor, "m"], beyond: Float[Tensor, "m"]
+        self, norms: Float[Tensor, "m"], distance: Float[Tensor, "m"], beyond: Float[Tensor, "m"]
     ) -> Bool[Tensor, "m"]:
-        """Return whether no row that is not a candidate can be nearer than `distance`.
+        """Return whether no row that is not a candidate can be nearer than `distance` to rows of these `norms`.
 
-        `beyond` is the computed square of the distance to the farthest candidate: all other rows are computed as
-        farther.
+        `beyond` is the computed square of a distance: all rows that are not candidates are computed as no nearer.
         """
         distance = distance * self.scale
         rounding = (self.rows.shape[1] + 8) * torch.finfo(beyond.dtype).eps
         # A row nearer to x than `distance` is at most |x| + distance long, which bounds the rounding of its product.
-        slack = rounding * (2 * self.norms[which].double().sqrt() + distance).square()
+        slack = rounding * (2 * norms.double().sqrt() + distance).square()
         return distance.square() + slack < beyond
 
     def nearest_again(self, which: Int[Tensor, "m"], k: int) -> Neighbours:
@@ -187,22 +182,23 @@ class _Cloud:
         distances = torch.empty(len(which), k, dtype=torch.float64, device=which.device)
         indices = torch.empty_like(distances, dtype=torch.int64)
         for part in _blocks(len(which)):
-            squares, candidates = self._search_for(which[part], keep, dtype)
+            x = self.part(which[part], dtype)
+            norms = x.square().sum(dim=1)
+            squares, candidates = self._search_for(which[part], x, norms, keep)
             distances[part], indices[part] = self.measure(which[part], candidates).first(k)
             if keep < len(self.rows) - 1:
-                sure = self.certain(which[part], distances[part, -1], squares[:, -1])
+                sure = self.certain(norms, distances[part, -1], squares[:, -1])
                 distances[part] = distances[part].where(sure[:, None], math.nan)
         return Neighbours(distances, indices)
 
     def _search_for(
-        self, which: Int[Tensor, "m"], keep: int, dtype: torch.dtype
+        self, which: Int[Tensor, "m"], x: Float[Tensor, "m d"], norms: Float[Tensor, "m"], keep: int
     ) -> tuple[Float[Tensor, "m keep"], Int[Tensor, "m keep"]]:
-        """Return what `search` returns for some of the rows, computed in a precision."""
-        x = self.part(which, dtype)
+        """Return what `search` returns for some of the rows, in the precision in which these are given."""
         found = _Smallest(x, len(which), keep)
         for right in _blocks(len(self.rows)):
-            y = self.part(right, dtype)
-            block = torch.addmm(y.square().sum(dim=1), x, y.T, alpha=-2).add_(x.square().sum(dim=1, keepdim=True))
+            y = self.part(right, x.dtype)
+            block = torch.addmm(y.square().sum(dim=1), x, y.T, alpha=-2).add_(norms[:, None])
             columns = torch.arange(right.start, right.stop, device=which.device)
             block.masked_fill_(columns == which[:, None], torch.inf)
             found.add(slice(None), block, right.start)

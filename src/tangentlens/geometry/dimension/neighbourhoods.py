@@ -79,8 +79,8 @@ class Neighbourhoods:
         """
         here = mask[self.places]
         places = (mask.cumsum(0) - 1)[self.places[here]]
-        neighbours = nearest_among(self.rows, self.neighbours, here)
-        return Neighbourhoods(self.rows[here], neighbours, places, int(mask.sum()))
+        rows = self.rows[here]
+        return Neighbourhoods(rows, nearest_among(rows, self.neighbours, here), places, int(mask.sum()))
 
     @cached_property
     def apart(self) -> Neighbourhoods:
@@ -96,8 +96,9 @@ class Neighbourhoods:
         n_dropped = int(dropped.sum())
         if not n_dropped:
             return self
-        neighbours = nearest_among(self.rows, self.neighbours, ~dropped)
-        return Neighbourhoods(self.rows[~dropped], neighbours, self.places[~dropped], self.n_came, n_dropped)
+        rows = self.rows[~dropped]
+        neighbours = nearest_among(rows, self.neighbours, ~dropped)
+        return Neighbourhoods(rows, neighbours, self.places[~dropped], self.n_came, n_dropped)
 
     @cached_property
     def in_parts(self) -> tuple[int, Float[Tensor, "m k"] | None]:
