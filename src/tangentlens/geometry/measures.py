@@ -41,6 +41,8 @@ from tangentlens.statistics.jackknife import share_jackknife
 
 # The variant of measures that use only the first occurrence of each token type.
 ONE_PER_TYPE = "one_per_type"
+# How many neighbours a dimension needs.
+_FOR_DIMENSION = 2
 # Rows that are looked at together: few enough to fit into a cache.
 _PART = 512
 
@@ -114,9 +116,28 @@ class Cloud:
         return (part - center for part in self.rows.split(_PART))
 
     @cached_property
-    def types(self) -> Float[Tensor, "t d"]:
-        """The first occurrence of each token type. Occurrences of one token are mostly each other's neighbours."""
-        return self.rows[distinct_rows(self.tokens[:, None].double())]
+    def types(self) -> Int[Tensor, "t"]:
+        """The first row of each token type. Occurrences of one token are mostly each other's neighbours."""
+        return distinct_rows(self.tokens[:, None].double())
+
+    @cached_property
+    def _neighbourhoods_of_types(self) -> Neighbourhoods:
+        if self.whole is None:
+            return self._among_first_rows(self.types)
+        return self.whole._among_first_rows((~self.whole.massive.mask).nonzero()[:, 0][self.types])
+
+    def _among_first_rows(self, which: Int[Tensor, "t"]) -> Neighbourhoods:
+        """Return the neighbourhoods in these of all rows, the first of each token type with or without massive rows."""
+        rows, around = self._first_rows
+        return around.among(torch.isin(rows, which))
+
+    @cached_property
+    def _first_rows(self) -> tuple[Int[Tensor, "m"], Neighbourhoods]:
+        """The first rows of each token type, with massive rows or without, which are searched once for both."""
+        kept = (~self.massive.mask).nonzero()[:, 0]
+        without = kept[distinct_rows(self.tokens[kept, None].double())]
+        rows = torch.cat([self.types, without]).unique()
+        return rows, Neighbourhoods.of(self.rows[rows], _FOR_DIMENSION)
 
     @cached_property
     def dimension(self) -> Estimation:
@@ -126,7 +147,7 @@ class Cloud:
     @cached_property
     def dimension_of_types(self) -> Estimation:
         """The intrinsic dimension with one row per token type."""
-        return Estimation.of(Neighbourhoods.of(self.types, 2))
+        return Estimation.of(self._neighbourhoods_of_types)
 
     @cached_property
     def clusters(self) -> LocalAnisotropy:

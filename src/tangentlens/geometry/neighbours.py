@@ -23,7 +23,7 @@ _SPARE, _MORE = 2, 16
 # Rows that are searched by differences at once, and rows of which the middle is taken.
 _FEW = 64
 # Candidates that are measured at once, and of how many rows at least: few enough to fit into a cache.
-_MEASURED, _LEAST = 256, 16
+_MEASURED, _LEAST = 384, 16
 # If more than this part of all rows has lost a neighbour, all are searched again.
 _LOST = 0.125
 # Coordinates that tell most rows apart.
@@ -226,7 +226,8 @@ class _Cloud:
         """Return the candidates of the rows `which`, sorted by their distance, which is exact to fp64."""
         distances = torch.empty(candidates.shape, dtype=torch.float64, device=candidates.device)
         for part in _blocks(len(which), max(_LEAST, _MEASURED // max(1, candidates.shape[1]))):
-            apart = self.rows[candidates[part]].double().sub_(self.rows[which[part], None])
+            others = self.rows.index_select(0, candidates[part].flatten()).unflatten(0, candidates[part].shape)
+            apart = others.double().sub_(self.rows[which[part]].double()[:, None])
             distances[part] = torch.linalg.vector_norm(apart, dim=2)
         distances, order = distances.sort(dim=1)
         return Neighbours(distances, candidates.gather(1, order))
