@@ -8,7 +8,7 @@ from torch import Tensor
 # residual at which the iteration has converged.
 _SPARE, _BESIDE_START, _STEPS, _TOLERANCE = 16, 4, 30, 1e-8
 # By how much the shift of an inverse iteration is above the eigenvalue, relative to it: more than rounding; its steps.
-_BESIDE_VALUE, _INVERSE_STEPS = 1e-9, 3
+_BESIDE_VALUE, _INVERSE_STEPS = 1e-9, 2
 # How many leading eigenvectors of a matrix to use as a start for matrices that are nearly equal to it.
 NEAR = 8
 # The columns of a block of `krylov_basis`, and the number of blocks.

@@ -24,7 +24,7 @@ from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.neighbours import distinct_rows
 from tangentlens.geometry.spectrum.alpha_req import alpha_req
 from tangentlens.geometry.spectrum.anisotropy import anisotropy, anisotropy_replicates
-from tangentlens.geometry.spectrum.cosine import rogue_dimensions
+from tangentlens.geometry.spectrum.cosine import contributions, sums_of_directions
 from tangentlens.geometry.spectrum.direction_counts import (
     effective_rank,
     entropy_rank,
@@ -157,7 +157,13 @@ class Cloud:
     @cached_property
     def cosines(self) -> Float[Tensor, "d"]:
         """What each coordinate adds to the mean cosine."""
-        return rogue_dimensions(self.rows)
+        return contributions(self._directions, len(self.rows))
+
+    @cached_property
+    def _directions(self) -> Float[Tensor, "2 d"]:
+        if self.whole is None:
+            return sums_of_directions(self.rows)
+        return self.whole._directions - sums_of_directions(self.whole.rows[self.whole.massive.mask])
 
 
 @dataclass(frozen=True, eq=False)

@@ -114,8 +114,9 @@ class _Cloud:
         self.rows = rows
         # The median of a few: massive rows would draw a mean away from all others, whose products would then cancel.
         few = rows[:: -(-len(rows) // _FEW)]
-        self.center = few.sort(dim=0).values[len(few) // 2]
-        reach = float(torch.maximum(rows.amax(dim=0) - self.center, self.center - rows.amin(dim=0)).amax())
+        self.center = few.topk(len(few) // 2 + 1, dim=0).values[-1]
+        low, high, center_low, center_high = torch.stack([*rows.aminmax(), *self.center.aminmax()]).tolist()
+        reach = max(high - center_low, center_high - low)
         # Multiplication by a power of two does not round.
         self.scale = min(2.0 ** -max(math.frexp(reach)[1], -1000), torch.finfo(rows.dtype).max)
         # All centred and scaled rows in fp32, once they have been needed and if they take little memory.
@@ -196,7 +197,7 @@ class _Cloud:
     ) -> tuple[Float[Tensor, "m keep"], Int[Tensor, "m keep"]]:
         """Return what `search` returns for some of the rows, in the precision in which these are given."""
         found = _Smallest(x, len(which), keep)
-        for right in _blocks(len(self.rows)):
+        for right in _blocks(len(self.rows), _TALL):
             y = self.part(right, x.dtype)
             block = torch.addmm(y.square().sum(dim=1), x, y.T, alpha=-2).add_(norms[:, None])
             columns = torch.arange(right.start, right.stop, device=which.device)
@@ -251,7 +252,8 @@ class _Smallest:
     """
 
     def __init__(self, like: Tensor, n: int, keep: int) -> None:
-        self.keep, self.width = keep, max(1, min(_WIDEST, _HELD // max(1, keep)))
+        # A power of two, because then most blocks consist of whole chunks.
+        self.keep, self.width = keep, 2 ** max(0, min(_WIDEST, _HELD // max(1, keep)).bit_length() - 1)
         self.minima = like.new_full((n, keep), torch.inf)
         self.chunks = like.new_full((n, keep, self.width), torch.inf)
         self.first = torch.zeros(n, keep, dtype=torch.int64, device=like.device)
