@@ -132,7 +132,7 @@ class _Cloud:
     @cached_property
     def norms(self) -> Float[Tensor, "n"]:
         """The squared lengths of the centred and scaled rows."""
-        return torch.cat([self.part(block).square().sum(dim=1) for block in _blocks(len(self.rows))])
+        return torch.cat([_squared_lengths(self.part(block)) for block in _blocks(len(self.rows))])
 
     def search(self, keep: int) -> tuple[Float[Tensor, "n keep"], Int[Tensor, "n keep"]]:
         """Return the squared distances (fp32, at unit scale) from each row to its `keep` candidates, and the latter."""
@@ -184,7 +184,7 @@ class _Cloud:
         indices = torch.empty_like(distances, dtype=torch.int64)
         for part in _blocks(len(which)):
             x = self.part(which[part], dtype)
-            norms = x.square().sum(dim=1)
+            norms = _squared_lengths(x)
             squares, candidates = self._search_for(which[part], x, norms, keep)
             distances[part], indices[part] = self.measure(which[part], candidates).first(k)
             if keep < len(self.rows) - 1:
@@ -199,7 +199,7 @@ class _Cloud:
         found = _Smallest(x, len(which), keep)
         for right in _blocks(len(self.rows), _TALL):
             y = self.part(right, x.dtype)
-            block = torch.addmm(y.square().sum(dim=1), x, y.T, alpha=-2).add_(norms[:, None])
+            block = torch.addmm(_squared_lengths(y), x, y.T, alpha=-2).add_(norms[:, None])
             columns = torch.arange(right.start, right.stop, device=which.device)
             block.masked_fill_(columns == which[:, None], torch.inf)
             found.add(slice(None), block, right.start)
@@ -237,6 +237,11 @@ class _Cloud:
 def _blocks(stop: int, size: int = _BLOCK) -> Iterator[slice]:
     """Return slices of at most `size` rows that cover the rows below `stop`."""
     return (slice(start, min(start + size, stop)) for start in range(0, stop, size))
+
+
+def _squared_lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+    # Without the copy that a sum of squares makes.
+    return torch.linalg.vector_norm(rows, dim=1).square()
 
 
 def _size(part: slice) -> int:
