@@ -77,6 +77,11 @@ def massive_rows(x: Any, threshold: float = THRESHOLD) -> MassiveRows:
     lengths = row_lengths(shaped_rows(x))
     if not len(lengths) or not lengths.isfinite().all():
         as_rows(x)
+    return massive_by_length(lengths, threshold)
+
+
+def massive_by_length(lengths: Float[Tensor, "n"], threshold: float) -> MassiveRows:
+    """Return which rows are massive, given their lengths or any multiple of them."""
     ratios = _over_median(lengths, lengths.median())
     return MassiveRows(ratios > threshold, ratios, threshold)
 

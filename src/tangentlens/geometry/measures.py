@@ -19,7 +19,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.dimension.entropy import NEIGHBOUR, entropy_at
 from tangentlens.geometry.dimension.intrinsic import Estimation
 from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
-from tangentlens.geometry.massive import THRESHOLD, MassiveRows, massive_rows
+from tangentlens.geometry.massive import THRESHOLD, MassiveRows, massive_by_length, massive_rows
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.neighbours import distinct_rows
 from tangentlens.geometry.spectrum.alpha_req import alpha_req
@@ -68,7 +68,9 @@ class Cloud:
     @cached_property
     def massive(self) -> MassiveRows:
         """Which rows are many times as long as the median row."""
-        return massive_rows(self.rows, self.threshold)
+        if self.whole is None:
+            return massive_rows(self.rows, self.threshold)
+        return massive_by_length(self.whole.massive.ratios[~self.whole.massive.mask], self.threshold)
 
     def without_massive(self) -> Cloud:
         """Return the cloud without its massive rows; what both need is computed once."""

@@ -7,6 +7,9 @@ so the estimate is rather too high. The time to download and to load a model is 
 
 from __future__ import annotations
 
+import torch
+
+from tangentlens.geometry.measures import Cloud
 from tangentlens.studies.profile.plan import Profile
 from tangentlens.studies.profile.presets import PresetModel
 
@@ -21,6 +24,18 @@ _TWO_CORES = 1.9
 _GPU_FORWARD = 1e13
 # The format of a checkpoint is known only when it is there; none is longer than float32.
 _BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def typical_cloud(n: int, width: int, device: torch.device | str = "cpu") -> Cloud:
+    """Return `n` random rows whose measures take about as long as those of a site of a trained model.
+
+    Their spectrum is a power law, one row is massive, and a token occurs four times on average.
+    """
+    make = torch.Generator().manual_seed(0)
+    rows = torch.randn(n, width, generator=make) * torch.arange(1, width + 1) ** -0.5
+    rows[0] *= 200
+    ids = torch.randint(0, max(1, n // 4), (n,), generator=make).to(device)
+    return Cloud(rows.to(device), ids, ids)
 
 
 def forward_operations(model: PresetModel, profile: Profile) -> float:
