@@ -53,12 +53,12 @@ def main() -> None:
         print(f"forward, width {shape[0]}: {forward(*shape, time.process_time) / 1e9:.0f} GFLOP/s", flush=True)
     terms, seconds = [], []
     for n, d in SHAPES:
-        terms.append([n * n, n * d * d, d**3])
+        terms.append([n * n * d, n * d, d**3])
         seconds.append(measures(n, d, time.process_time))
         print(f"measures, {n} x {d}: {seconds[-1]:.2f} s", flush=True)
     # Relative errors count, so that wide sites do not decide alone.
     found, _ = nnls([[term / s for term in row] for row, s in zip(terms, seconds, strict=True)], [1.0] * len(seconds))
-    print("for each n², nd² and d³:", *(f"{value:.3g}" for value in found))
+    print("for each n²d, nd and d³:", *(f"{value:.3g}" for value in found))
     for (n, d), row, s in zip(SHAPES, terms, seconds, strict=True):
         print(f"rule, {n} x {d}: {sum(a * b for a, b in zip(found, row, strict=True)) / s:.2f} of what was measured")
     if len(sys.argv) > 1:

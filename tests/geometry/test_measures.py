@@ -3,6 +3,7 @@ import torch
 
 from tangentlens import intrinsic_dimension, manifold_entropy, manifolds
 from tangentlens.geometry import neighbours
+from tangentlens.geometry.dimension.intrinsic import Estimation
 from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
 from tangentlens.geometry.measures import MEASURES, Cloud, measure_all
 
@@ -57,3 +58,23 @@ def test_estimates_from_neighbourhoods_are_those_from_rows():
     around = Neighbourhoods.of(rows, k=3)
     assert intrinsic_dimension(around) == intrinsic_dimension(rows)
     assert manifold_entropy(around, 4) == manifold_entropy(rows, 4)
+
+
+def test_a_misfit_spares_the_search_in_subsamples(cloud, monkeypatch):
+    def refused(self):
+        raise AssertionError("no subsample is needed")
+
+    monkeypatch.setattr(Estimation, "scales", property(refused))
+    mixed = Cloud(cloud.rows.clone(), cloud.tokens, cloud.sequences)
+    mixed.rows[300:, 1:] = 0
+    assert mixed.dimension.is_doubtful
+    with pytest.raises(AssertionError, match="no subsample"):
+        _ = Estimation.of(Neighbourhoods.of(manifolds.cube(700, 4, 9).rows, k=2)).is_doubtful
+
+
+def test_equal_rows_may_be_left_out_one_by_one():
+    around = Neighbourhoods.of([[0.0], [1.0], [1.0], [3.0]], k=2)
+    left = around.among(torch.tensor([True, False, True, True]))
+    assert left.rows.flatten().tolist() == [0, 1, 3]
+    assert left.n_duplicates == 0
+    assert around.among(torch.tensor([True, True, True, False])).n_duplicates == 1

@@ -4,6 +4,7 @@ import torch
 from scipy.spatial import cKDTree
 
 from tangentlens import InputError
+from tangentlens.geometry import neighbours
 from tangentlens.geometry.neighbours import distinct_rows, nearest, nearest_among
 
 
@@ -42,6 +43,36 @@ def test_many_neighbours_and_blocks_with_fewer_rows_than_that(k, generator):
     x = torch.randn(1300, 3, generator=generator, dtype=torch.float64)
     expected = cKDTree(x.numpy()).query(x.numpy(), k=k + 1)[0][:, 1:]
     np.testing.assert_allclose(nearest(x, k).distances, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k"), [(2101, 3), (5000, 2), (1027, 40)])
+def test_neighbours_of_rows_whose_number_no_block_or_chunk_divides(n, k, generator):
+    x = torch.randn(n, 4, generator=generator)
+    expected = cKDTree(x.double().numpy()).query(x.double().numpy(), k=k + 1)[1][:, 1:]
+    np.testing.assert_array_equal(nearest(x, k).indices, expected)
+
+
+def test_neighbours_that_lie_together_in_memory_are_all_found(generator):
+    """All neighbours of a row may be in one chunk of columns."""
+    x = torch.randn(100, 8, generator=generator, dtype=torch.float64).repeat_interleave(12, dim=0)
+    x = x + 0.01 * torch.randn(1200, 8, generator=generator, dtype=torch.float64)
+    expected = cKDTree(x.numpy()).query(x.numpy(), k=7)[1][:, 1:]
+    np.testing.assert_array_equal(nearest(x, 6).indices, expected)
+
+
+def test_massive_rows_do_not_make_the_others_uncertain(generator, monkeypatch):
+    """They draw the mean of the rows away, and products around it would cancel."""
+    x = torch.randn(1500, 60, generator=generator)
+    x[:30] = 500 + x[:30]
+    searched = []
+    again = neighbours._Cloud.nearest_again
+    monkeypatch.setattr(
+        neighbours._Cloud,
+        "nearest_again",
+        lambda cloud, which, k: searched.append(len(which)) or again(cloud, which, k),
+    )
+    nearest(x, 2)
+    assert sum(searched) < 100
 
 
 def test_a_direction_that_drowns_the_others_in_fp32_does_not_hide_neighbours(generator):

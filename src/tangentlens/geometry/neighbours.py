@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 
 from tangentlens.errors import InputError
 
-# Rows on either side of a block of the distance matrix: a block fits into a cache.
+# Rows on either side of a block of the distance matrix, which fits into a cache; the larger is a multiple of the other.
 _BLOCK, _TALL = 512, 2048
 # The most columns of a chunk, and the most that are kept of a row in chunks.
 _WIDEST, _HELD = 32, 256
@@ -55,7 +55,7 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
 
     Candidates are selected by |x|^2 + |y|^2 - 2xy in fp32, and their distances computed from differences in fp64. A
     worst-case error bound (docs/measures/dimension.md) tells for which rows rounding may have changed the selection.
-    These are searched again with more candidates, then in fp64, and where that is not certain either, by differences.
+    Of these, more candidates are measured; then they are searched again in fp32, in fp64, and last by differences.
 
     Args:
         rows: Rows `(n, d)`.
@@ -240,7 +240,7 @@ def _blocks(stop: int, size: int = _BLOCK) -> Iterator[slice]:
 
 
 def _squared_lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
-    # Without the copy that a sum of squares makes.
+    """Return the square of each length, without the copy of the rows that a sum of squares makes."""
     return torch.linalg.vector_norm(rows, dim=1).square()
 
 
@@ -251,9 +251,9 @@ def _size(part: slice) -> int:
 class _Smallest:
     """The `keep` smallest of the numbers in each row, which come in blocks of columns.
 
-    Columns are taken in chunks. The smallest numbers of a row are in the chunks with the smallest minima, and only these
-    are held: minima take a small part of the time that it takes to rank all numbers. Sizes do not depend on the numbers,
-    so no device has to wait.
+    Columns are taken in chunks. The `keep` smallest numbers of a row are in the `keep` chunks with the smallest minima,
+    and only these are held: minima take a small part of the time that it takes to rank all numbers. No size depends on
+    the numbers, so that the host need not wait for a GPU.
     """
 
     def __init__(self, like: Tensor, n: int, keep: int) -> None:

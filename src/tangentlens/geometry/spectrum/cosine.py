@@ -49,7 +49,7 @@ def contributions(sums: Float[Tensor, "2 d"], n: int) -> Float[Tensor, "d"]:
 
 
 def sums_of_directions(rows: Float[Tensor, "n d"]) -> Float[Tensor, "2 d"]:
-    """Return the sum of the unit vectors along the rows, and that of their squares, in fp64; none of the rows is zero."""
+    """Return the sum of the unit vectors along the rows, none of which is zero, and that of their squares, in fp64."""
     total, squares = torch.zeros(2, rows.shape[1], dtype=torch.float64, device=rows.device)
     n_zero = torch.zeros((), dtype=torch.int64, device=rows.device)
     for part in rows.split(_PART):

@@ -14,11 +14,13 @@ from tangentlens.studies.profile.plan import Profile
 from tangentlens.studies.profile.presets import PresetModel
 
 # Measured by `benchmarks/profile_cost.py`, in fp32 on one core of a server: how many operations of a forward pass fit
-# into a second, and how many seconds the measures of a site take for each n², nd² and d³ of its n rows of width d. At
-# eight shapes from 2,048 x 384 to 2,048 x 4,096, the rule gives 0.83 to 1.09 of what was measured.
+# into a second, and how many seconds the measures of a site take for each n²d (neighbours), nd (passes over the rows) and
+# d³ (eigenvalues) of its n rows of width d. At eight shapes from 2,048 x 384 to 2,048 x 4,096, the rule gives 0.92 to
+# 1.09 of what was measured.
 _FORWARD = 6.8e10
-_MEASURES = (1.4e-7, 9.1e-10, 7.6e-10)
-# How many times as fast two cores are: a profile of 7 sites of width 384 took 49 s on one core, and takes 25 s on two.
+_MEASURES = (6.4e-12, 1.6e-7, 2.2e-10)
+# How many times as fast two cores are: a profile of 7 sites of width 384 took 49 s on one core and 25 s on two, with an
+# earlier and slower version of the measures.
 _TWO_CORES = 1.9
 # An assumption and no measurement: what a GPU of the data centre does in a second in fp32.
 _GPU_FORWARD = 1e13
@@ -46,7 +48,7 @@ def forward_operations(model: PresetModel, profile: Profile) -> float:
 def expected_seconds(model: PresetModel, profile: Profile) -> float:
     """Return how long a profile of all residual sites is expected to take on two cores."""
     rows, width = profile.batch_tokens, model.width
-    terms = (rows**2, rows * width**2, width**3)
+    terms = (rows**2 * width, rows * width, width**3)
     measures = sum(rate * term for rate, term in zip(_MEASURES, terms, strict=True))
     forward = forward_operations(model, profile) / _FORWARD
     return (forward + profile.batches * (model.layers + 1) * measures) / _TWO_CORES
