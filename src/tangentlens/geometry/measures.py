@@ -41,8 +41,8 @@ from tangentlens.statistics.jackknife import share_jackknife
 
 # The variant of measures that use only the first occurrence of each token type.
 ONE_PER_TYPE = "one_per_type"
-# How many neighbours a dimension needs.
-_FOR_DIMENSION = 2
+# How many neighbours TwoNN needs.
+_FOR_TWONN = 2
 # Rows that are looked at together: few enough to fit into a cache.
 _PART = 512
 
@@ -139,7 +139,7 @@ class Cloud:
         kept = (~self.massive.mask).nonzero()[:, 0]
         without = kept[distinct_rows(self.tokens[kept, None].double())]
         rows = torch.cat([self.types, without]).unique()
-        return rows, Neighbourhoods.of(self.rows[rows], _FOR_DIMENSION)
+        return rows, Neighbourhoods.of(self.rows[rows], _FOR_TWONN)
 
     @cached_property
     def dimension(self) -> Estimation:
