@@ -277,7 +277,8 @@ class _Smallest:
     def numbers_and_columns(self) -> tuple[Float[Tensor, "n keep"], Int[Tensor, "n keep"]]:
         """Return the smallest numbers, ascending, and their columns."""
         numbers, place = self.chunks.flatten(1).topk(self.keep, dim=1, largest=False)
-        return numbers, self.first.gather(1, place // self.width) + place % self.width
+        chunk = place // self.width
+        return numbers, self.first.gather(1, chunk) + place - chunk * self.width
 
 
 def _taken(chunks: Float[Tensor, "m c w"], which: Int[Tensor, "m keep"]) -> Float[Tensor, "m keep w"]:
