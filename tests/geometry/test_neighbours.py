@@ -26,7 +26,7 @@ def test_fp32_near_a_large_offset_still_finds_the_neighbours(generator):
 def test_rows_that_are_made_anew_for_each_block_are_the_same_rows(generator, monkeypatch):
     x = torch.randn(1500, 6, generator=generator)
     kept = nearest(x, 2)
-    monkeypatch.setattr("tangentlens.geometry.neighbours._CACHE", 0)
+    monkeypatch.setattr(neighbours, "_CACHE", 0)
     assert torch.equal(nearest(x, 2).distances, kept.distances)
 
 
