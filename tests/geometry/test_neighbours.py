@@ -4,6 +4,7 @@ import torch
 from scipy.spatial import cKDTree
 
 from tangentlens import InputError
+from tangentlens.geometry import neighbours
 from tangentlens.geometry.neighbours import distinct_rows, nearest, nearest_among
 
 
@@ -25,7 +26,7 @@ def test_fp32_near_a_large_offset_still_finds_the_neighbours(generator):
 def test_rows_that_are_made_anew_for_each_block_are_the_same_rows(generator, monkeypatch):
     x = torch.randn(1500, 6, generator=generator)
     kept = nearest(x, 2)
-    monkeypatch.setattr("tangentlens.geometry.neighbours._CACHE", 0)
+    monkeypatch.setattr(neighbours, "_CACHE", 0)
     assert torch.equal(nearest(x, 2).distances, kept.distances)
 
 
@@ -42,6 +43,36 @@ def test_many_neighbours_and_blocks_with_fewer_rows_than_that(k, generator):
     x = torch.randn(1300, 3, generator=generator, dtype=torch.float64)
     expected = cKDTree(x.numpy()).query(x.numpy(), k=k + 1)[0][:, 1:]
     np.testing.assert_allclose(nearest(x, k).distances, expected, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("n", "k"), [(2101, 3), (5000, 2), (1027, 40)])
+def test_neighbours_of_rows_whose_number_no_block_or_chunk_divides(n, k, generator):
+    x = torch.randn(n, 4, generator=generator)
+    expected = cKDTree(x.double().numpy()).query(x.double().numpy(), k=k + 1)[1][:, 1:]
+    np.testing.assert_array_equal(nearest(x, k).indices, expected)
+
+
+def test_neighbours_that_lie_together_in_memory_are_all_found(generator):
+    """All neighbours of a row may be in one chunk of columns."""
+    x = torch.randn(100, 8, generator=generator, dtype=torch.float64).repeat_interleave(12, dim=0)
+    x = x + 0.01 * torch.randn(1200, 8, generator=generator, dtype=torch.float64)
+    expected = cKDTree(x.numpy()).query(x.numpy(), k=7)[1][:, 1:]
+    np.testing.assert_array_equal(nearest(x, 6).indices, expected)
+
+
+def test_massive_rows_do_not_make_the_others_uncertain(generator, monkeypatch):
+    """They draw the mean of the rows away, and products around it would cancel."""
+    x = torch.randn(1500, 60, generator=generator)
+    x[:30] += 5000
+    searched = []
+    again = neighbours._Cloud.nearest_again
+    monkeypatch.setattr(
+        neighbours._Cloud,
+        "nearest_again",
+        lambda cloud, which, k: searched.append(len(which)) or again(cloud, which, k),
+    )
+    nearest(x, 2)
+    assert sum(searched) < 100
 
 
 def test_a_direction_that_drowns_the_others_in_fp32_does_not_hide_neighbours(generator):
@@ -106,7 +137,7 @@ def test_clusters_far_apart_in_fp32_keep_their_neighbours(generator):
 def test_neighbours_among_some_rows_are_those_of_these_rows_alone(left, generator):
     x = torch.randn(1500, 6, generator=generator)
     mask = torch.rand(1500, generator=generator) < left
-    found, expected = nearest_among(x, nearest(x, 3), mask), nearest(x[mask], 3)
+    found, expected = nearest_among(x[mask], nearest(x, 3), mask), nearest(x[mask], 3)
     assert torch.equal(found.indices, expected.indices)
     assert torch.equal(found.distances, expected.distances)
 
@@ -114,4 +145,4 @@ def test_neighbours_among_some_rows_are_those_of_these_rows_alone(left, generato
 def test_where_few_rows_are_left_all_others_are_neighbours(generator):
     x = torch.randn(50, 3, generator=generator)
     mask = torch.arange(50) < 3
-    assert nearest_among(x, nearest(x, 5), mask).distances.shape == (3, 2)
+    assert nearest_among(x[mask], nearest(x, 5), mask).distances.shape == (3, 2)

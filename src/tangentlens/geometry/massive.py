@@ -16,8 +16,8 @@ from tangentlens.geometry.rows import as_rows, power_of_two, shaped_rows
 
 # A row is massive if it is longer than this many times the median row of its site.
 THRESHOLD = 10.0
-# Rows that are measured at once: a whole copy of a site's activations would be felt inside a training step.
-_PART = 4096
+# Rows that are measured at once: few enough to fit into a cache.
+_PART = 512
 # How many positions and tokens are listed by name.
 _LISTED = 5
 
@@ -77,6 +77,11 @@ def massive_rows(x: Any, threshold: float = THRESHOLD) -> MassiveRows:
     lengths = row_lengths(shaped_rows(x))
     if not len(lengths) or not lengths.isfinite().all():
         as_rows(x)
+    return massive_by_length(lengths, threshold)
+
+
+def massive_by_length(lengths: Float[Tensor, "n"], threshold: float) -> MassiveRows:
+    """Return which rows are massive, given their lengths or any multiple of them."""
     ratios = _over_median(lengths, lengths.median())
     return MassiveRows(ratios > threshold, ratios, threshold)
 

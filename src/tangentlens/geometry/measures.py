@@ -6,25 +6,25 @@ A new measure is a file with its function and a line in `MEASURES`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.dimension.entropy import NEIGHBOUR, manifold_entropy
-from tangentlens.geometry.dimension.intrinsic import IntrinsicDimension, intrinsic_dimension
+from tangentlens.geometry.dimension.entropy import NEIGHBOUR, entropy_at
+from tangentlens.geometry.dimension.intrinsic import Estimation
 from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
-from tangentlens.geometry.leading import leading_vectors
-from tangentlens.geometry.massive import THRESHOLD, MassiveRows, massive_rows
+from tangentlens.geometry.massive import THRESHOLD, MassiveRows, massive_by_length, massive_rows
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.neighbours import distinct_rows
 from tangentlens.geometry.spectrum.alpha_req import alpha_req
 from tangentlens.geometry.spectrum.anisotropy import anisotropy, anisotropy_replicates
-from tangentlens.geometry.spectrum.cosine import rogue_dimensions
+from tangentlens.geometry.spectrum.cosine import contributions, sums_of_directions
 from tangentlens.geometry.spectrum.direction_counts import (
     effective_rank,
     entropy_rank,
@@ -41,6 +41,10 @@ from tangentlens.statistics.jackknife import share_jackknife
 
 # The variant of measures that use only the first occurrence of each token type.
 ONE_PER_TYPE = "one_per_type"
+# How many neighbours TwoNN needs.
+_FOR_TWONN = 2
+# Rows that are looked at together: few enough to fit into a cache.
+_PART = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +68,18 @@ class Cloud:
     @cached_property
     def massive(self) -> MassiveRows:
         """Which rows are many times as long as the median row."""
-        return massive_rows(self.rows, self.threshold)
+        if self.whole is None:
+            return massive_rows(self.rows, self.threshold)
+        return massive_by_length(self.whole.massive.ratios[~self.whole.massive.mask], self.threshold)
 
     def without_massive(self) -> Cloud:
         """Return the cloud without its massive rows; what both need is computed once."""
         keep = ~self.massive.mask
-        return Cloud(self.rows[keep], self.tokens[keep], self.sequences[keep], self.threshold, whole=self)
+        return Cloud(self._not_massive, self.tokens[keep], self.sequences[keep], self.threshold, whole=self)
+
+    @cached_property
+    def _not_massive(self) -> Float[Tensor, "m d"]:
+        return self.rows[~self.massive.mask]
 
     @cached_property
     def moments(self) -> Moments:
@@ -82,7 +92,7 @@ class Cloud:
 
     @cached_property
     def _moments_without_massive(self) -> Moments:
-        return Moments.of(self.rows[~self.massive.mask])
+        return Moments.of(self._not_massive)
 
     @cached_property
     def neighbourhoods(self) -> Neighbourhoods:
@@ -94,28 +104,52 @@ class Cloud:
     @cached_property
     def held_of_anisotropy(self) -> float:
         """The part of the variance along the leading direction that the top 1% of rows hold."""
-        leader = leading_vectors(self.moments.covariance(), 1)
-        return held_by_top(((self.rows - self.moments.mean.to(self.rows)) @ leader.to(self.rows))[:, 0].square())
+        leader = self.moments.leading_direction().to(self.rows)
+        return held_by_top(torch.cat([(part @ leader).square() for part in self._centred()]))
 
     @cached_property
     def held_of_variance(self) -> float:
         """The part of the total variance that the top 1% of rows hold."""
-        return held_by_top((self.rows - self.moments.mean.to(self.rows)).square().sum(dim=1))
+        return held_by_top(torch.cat([part.square().sum(dim=1) for part in self._centred()]))
+
+    def _centred(self) -> Iterator[Float[Tensor, "m d"]]:
+        """Yield the rows around their mean, few at a time, because a copy of all would take longer."""
+        center = self.moments.mean.to(self.rows)
+        return (part - center for part in self.rows.split(_PART))
 
     @cached_property
-    def types(self) -> Float[Tensor, "t d"]:
-        """The first occurrence of each token type. Occurrences of one token are mostly each other's neighbours."""
-        return self.rows[distinct_rows(self.tokens[:, None].double())]
+    def types(self) -> Int[Tensor, "t"]:
+        """The first row of each token type. Occurrences of one token are mostly each other's neighbours."""
+        return distinct_rows(self.tokens[:, None].double())
 
     @cached_property
-    def dimension(self) -> IntrinsicDimension:
+    def _neighbourhoods_of_types(self) -> Neighbourhoods:
+        if self.whole is None:
+            return self._among_first_rows(self.types)
+        return self.whole._among_first_rows((~self.whole.massive.mask).nonzero()[:, 0][self.types])
+
+    def _among_first_rows(self, which: Int[Tensor, "t"]) -> Neighbourhoods:
+        """Return the neighbourhoods in these of all rows, the first of each token type with or without massive rows."""
+        rows, around = self._first_rows
+        return around.among(torch.isin(rows, which))
+
+    @cached_property
+    def _first_rows(self) -> tuple[Int[Tensor, "m"], Neighbourhoods]:
+        """The first rows of each token type, with massive rows or without, which are searched once for both."""
+        kept = (~self.massive.mask).nonzero()[:, 0]
+        without = kept[distinct_rows(self.tokens[kept, None].double())]
+        rows = torch.cat([self.types, without]).unique()
+        return rows, Neighbourhoods.of(self.rows[rows], _FOR_TWONN)
+
+    @cached_property
+    def dimension(self) -> Estimation:
         """The intrinsic dimension of all rows."""
-        return intrinsic_dimension(self.neighbourhoods)
+        return Estimation.of(self.neighbourhoods)
 
     @cached_property
-    def dimension_of_types(self) -> IntrinsicDimension:
+    def dimension_of_types(self) -> Estimation:
         """The intrinsic dimension with one row per token type."""
-        return intrinsic_dimension(self.types)
+        return Estimation.of(self._neighbourhoods_of_types)
 
     @cached_property
     def clusters(self) -> LocalAnisotropy:
@@ -125,7 +159,13 @@ class Cloud:
     @cached_property
     def cosines(self) -> Float[Tensor, "d"]:
         """What each coordinate adds to the mean cosine."""
-        return rogue_dimensions(self.rows)
+        return contributions(self._directions, len(self.rows))
+
+    @cached_property
+    def _directions(self) -> Float[Tensor, "2 d"]:
+        if self.whole is None:
+            return sums_of_directions(self.rows)
+        return self.whole._directions - sums_of_directions(self.whole.rows[self.whole.massive.mask])
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,12 +244,12 @@ def _misfit_of_types(cloud: Cloud) -> float | None:
 
 
 def _trouble_of_types(cloud: Cloud) -> float | None:
-    return float(bool(cloud.dimension_of_types.trouble)) if len(cloud.types) >= 3 else None
+    return float(cloud.dimension_of_types.is_doubtful) if len(cloud.types) >= 3 else None
 
 
-def _of_dimension(dimension: IntrinsicDimension, over: str) -> Estimate:
-    interval = Interval(dimension.value, dimension.ci_low, dimension.ci_high, over)
-    return Estimate(interval, dimension.n_used)
+def _of_dimension(dimension: Estimation, over: str) -> Estimate:
+    found = dimension.result()
+    return Estimate(Interval(found.value, found.ci_low, found.ci_high, over), found.n_used)
 
 
 # fmt: off
@@ -221,7 +261,7 @@ MEASURES = (
             log=True, shown="table", in_lens=True, estimate=_dimension),
     Measure("intrinsic_dimension", lambda cloud: cloud.dimension_of_types.value, "dimension of types",
             variant=ONE_PER_TYPE, log=True, shown="table", in_lens=True, estimate=_dimension_of_types),
-    Measure("manifold_entropy", lambda cloud: manifold_entropy(cloud.neighbourhoods, cloud.dimension.value).value,
+    Measure("manifold_entropy", lambda cloud: entropy_at(cloud.neighbourhoods, cloud.dimension.value),
             "entropy", unit="nats", shown="table"),
     Measure("effective_rank", lambda cloud: effective_rank(cloud.moments), "effective rank", decided_by="variance"),
     Measure("isoscore", lambda cloud: isoscore(cloud.moments), "IsoScore", decided_by="variance"),
@@ -241,7 +281,7 @@ MEASURES = (
     Measure("alpha_req", lambda cloud: alpha_req(cloud.moments), "alpha-ReQ", shown="records", decided_by="variance"),
     Measure("rogue_dimensions", lambda cloud: float(cloud.cosines.amax() / cloud.cosines.sum()),
             "largest share of one coordinate in the mean cosine", shown="records"),
-    Measure("duplicates", lambda cloud: float(cloud.dimension.n_duplicates), "duplicate rows",
+    Measure("duplicates", lambda cloud: float(cloud.dimension.around.n_duplicates), "duplicate rows",
             shown="records", in_lens=True, beside="intrinsic_dimension"),
     Measure("massive_rows", lambda cloud: float(cloud.massive.count), "massive rows", shown="records", in_lens=True,
             beside="every"),
@@ -262,9 +302,9 @@ MEASURES = (
             "distance of ratios from the law of the dimension of types",
             variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_misfit_of_types,
             beside="intrinsic_dimension"),
-    Measure("dimension_trouble", lambda cloud: float(bool(cloud.dimension.trouble)),
+    Measure("dimension_trouble", lambda cloud: float(cloud.dimension.is_doubtful),
             "1 if the dimension is not to be trusted", shown="records", in_lens=True, beside="intrinsic_dimension"),
-    Measure("dimension_trouble", lambda cloud: float(bool(cloud.dimension_of_types.trouble)),
+    Measure("dimension_trouble", lambda cloud: float(cloud.dimension_of_types.is_doubtful),
             "1 if the dimension of types is not to be trusted",
             variant=ONE_PER_TYPE, shown="records", in_lens=True, estimate=_trouble_of_types,
             beside="intrinsic_dimension"),

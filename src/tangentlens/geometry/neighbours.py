@@ -1,5 +1,7 @@
 """Exact nearest neighbours by blocked matrix products, certified by an error bound; and duplicate rows."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from functools import cached_property, partial
@@ -8,17 +10,20 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 from tangentlens.errors import InputError
 
-# Rows in a block of the distance matrix: a block fits into a cache.
-_BLOCK = 512
+# Rows on either side of a block of the distance matrix, which fits into a cache; the larger is a multiple of the other.
+_BLOCK, _TALL = 512, 2048
+# The most columns of a chunk, and the most that are kept of a row in chunks.
+_WIDEST, _HELD = 32, 256
 # Candidates beyond k: with them, the certificate seldom fails; and candidates of the few rows for which it has failed.
 _SPARE, _MORE = 2, 16
-# Rows that are searched by differences at once.
+# Rows that are searched by differences at once, and rows of which the middle is taken.
 _FEW = 64
-# Rows whose candidates are measured at once.
-_MEASURED = 128
+# Candidates that are measured at once, and of how many rows at least: few enough to fit into a cache.
+_MEASURED, _LEAST = 384, 16
 # If more than this part of all rows has lost a neighbour, all are searched again.
 _LOST = 0.125
 # Coordinates that tell most rows apart.
@@ -40,13 +45,17 @@ class Neighbours(NamedTuple):
     distances: Float[Tensor, "n k"]
     indices: Int[Tensor, "n k"]
 
+    def first(self, k: int) -> Neighbours:
+        """Return the `k` nearest of them."""
+        return Neighbours(self.distances[:, :k], self.indices[:, :k])
+
 
 def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     """Return the `k` nearest other rows of each row, exactly.
 
     Candidates are selected by |x|^2 + |y|^2 - 2xy in fp32, and their distances computed from differences in fp64. A
     worst-case error bound (docs/measures/dimension.md) tells for which rows rounding may have changed the selection.
-    These are searched again with more candidates, then in fp64, and where that is not certain either, by differences.
+    Of these, more candidates are measured; then they are searched again in fp32, in fp64, and last by differences.
 
     Args:
         rows: Rows `(n, d)`.
@@ -58,33 +67,35 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     n = len(rows)
     if n <= k:
         raise InputError(f"{k} neighbours need at least {k + 1} rows, but {n} came; pass more tokens")
-    keep = min(k + _SPARE, n - 1)
     cloud = _Cloud(rows)
-    squares, candidates = cloud.search(keep)
-    everything = torch.arange(n, device=rows.device)
-    distances, indices = cloud.measure(everything, candidates)
-    if keep < n - 1:
-        uncertain = everything[~cloud.certain(everything, distances[:, k - 1], squares[:, -1])]
-        again = cloud.nearest_again(uncertain, k)
-        distances[uncertain, :k], indices[uncertain, :k] = again
-    return Neighbours(distances[:, :k], indices[:, :k])
+    squares, candidates = cloud.search(min(k + _SPARE, n - 1))
+    uncertain = torch.arange(n, device=rows.device)
+    if candidates.shape[1] == n - 1:
+        return cloud.measure(uncertain, candidates).first(k)
+    found = Neighbours(squares.new_empty(n, k, dtype=torch.float64), torch.empty_like(candidates[:, :k]))
+    # Most rows are certain with the first k candidates, and the spare ones need not be measured.
+    for count in range(k, k + _SPARE):
+        near = cloud.measure(uncertain, candidates[uncertain, :count]).first(k)
+        found.distances[uncertain], found.indices[uncertain] = near
+        uncertain = uncertain[~cloud.certain(cloud.norms[uncertain], near.distances[:, -1], squares[uncertain, count])]
+    found.distances[uncertain], found.indices[uncertain] = cloud.nearest_again(uncertain, k)
+    return found
 
 
-def nearest_among(rows: Float[Tensor, "n d"], neighbours: Neighbours, mask: Bool[Tensor, "n"]) -> Neighbours:
+def nearest_among(left: Float[Tensor, "m d"], neighbours: Neighbours, mask: Bool[Tensor, "n"]) -> Neighbours:
     """Return the nearest neighbours of some of the rows among themselves, given those among all rows.
 
     Only rows that have lost a neighbour are searched again.
 
     Args:
-        rows: Rows `(n, d)`.
-        neighbours: The `k` nearest neighbours of each, as `nearest` returns them.
-        mask: Which rows are left, at least two.
+        left: The rows that are left `(m, d)`, at least two.
+        neighbours: The `k` nearest neighbours of each of all rows, as `nearest` returns them.
+        mask: Which of all rows are left.
 
     Returns:
         The `k` nearest neighbours of the rows that are left, or all others if they are fewer. Indices count the rows
         that are left.
     """
-    left = rows[mask]
     k = min(neighbours.indices.shape[1], len(left) - 1)
     before = neighbours.indices[mask][:, :k]
     distances, indices = neighbours.distances[mask][:, :k], (mask.cumsum(0) - 1)[before]
@@ -97,62 +108,63 @@ def nearest_among(rows: Float[Tensor, "n d"], neighbours: Neighbours, mask: Bool
 
 
 class _Cloud:
-    """Rows around their mean and at unit scale, so that a large mean costs no digits and no square overflows."""
+    """Rows around their middle and at unit scale, so that a large mean costs no digits and no square overflows."""
 
     def __init__(self, rows: Float[Tensor, "n d"]) -> None:
         self.rows = rows
-        self.center = rows.mean(dim=0, dtype=torch.float64).to(rows.dtype)
-        reach = float(torch.maximum(rows.amax(dim=0) - self.center, self.center - rows.amin(dim=0)).amax())
+        # The median of a few: massive rows would draw a mean away from all others, whose products would then cancel.
+        few = rows[:: -(-len(rows) // _FEW)]
+        self.center = few.topk(len(few) // 2 + 1, dim=0).values[-1]
+        low, high, center_low, center_high = torch.stack([*rows.aminmax(), *self.center.aminmax()]).tolist()
+        reach = max(high - center_low, center_high - low)
         # Multiplication by a power of two does not round.
         self.scale = min(2.0 ** -max(math.frexp(reach)[1], -1000), torch.finfo(rows.dtype).max)
+        # All centred and scaled rows in fp32, once they have been needed and if they take little memory.
+        self.kept: Tensor | None = None
 
     def part(self, which: slice | Tensor, dtype: torch.dtype = torch.float32) -> Float[Tensor, "m d"]:
         """Return some of the centred and scaled rows."""
-        if dtype == torch.float32 and isinstance(which, slice) and self._kept is not None:
-            return self._kept[which]
+        if dtype == torch.float32 and isinstance(which, slice) and self.kept is not None:
+            return self.kept[which]
         wide = self.rows[which].to(torch.promote_types(dtype, self.rows.dtype))
-        return ((wide - self.center) * self.scale).to(dtype)
-
-    @cached_property
-    def _kept(self) -> Float[Tensor, "n d"] | None:
-        """All centred and scaled rows in fp32, or None if they would take too much memory."""
-        if 4 * self.rows.numel() > _CACHE:
-            return None
-        return ((self.rows - self.center) * self.scale).float()
+        return (wide - self.center).mul_(self.scale).to(dtype)
 
     @cached_property
     def norms(self) -> Float[Tensor, "n"]:
         """The squared lengths of the centred and scaled rows."""
-        return torch.cat([self.part(block).square().sum(dim=1) for block in _blocks(len(self.rows))])
+        return torch.cat([_squared_lengths(self.part(block)) for block in _blocks(len(self.rows))])
 
     def search(self, keep: int) -> tuple[Float[Tensor, "n keep"], Int[Tensor, "n keep"]]:
         """Return the squared distances (fp32, at unit scale) from each row to its `keep` candidates, and the latter."""
-        squares = self.norms.new_full((len(self.rows), keep), torch.inf)
-        candidates = torch.zeros(squares.shape, dtype=torch.int64, device=squares.device)
-        for right in _blocks(len(self.rows)):
-            y = self.part(right)
+        n = len(self.rows)
+        if 4 * self.rows.numel() <= _CACHE:
+            self.kept = self.part(slice(None))
+        found = _Smallest(self.norms, n, keep)
+        room = self.norms.new_empty(min(n, _TALL) * min(n, _BLOCK))
+        for right in _blocks(n):
             # Distances are symmetric, so half of all blocks suffice.
-            for left in _blocks(right.stop):
-                block = torch.addmm(self.norms[right], self.part(left), y.T, alpha=-2).add_(self.norms[left, None])
-                if left == right:
-                    block.fill_diagonal_(torch.inf)
-                else:
-                    _keep_smallest(squares[right], candidates[right], block.T, left.start)
-                _keep_smallest(squares[left], candidates[left], block, right.start)
-        return squares, candidates
+            for left in _blocks(right.stop, _TALL):
+                block = room[: _size(left) * _size(right)].view(_size(left), _size(right))
+                torch.add(self.norms[left, None], self.norms[right], out=block)
+                block.addmm_(self.part(left), self.part(right).T, alpha=-2)
+                if left.stop == right.stop:
+                    block[right.start - left.start :].fill_diagonal_(torch.inf)
+                found.add(right, block.T, left.start)
+                before = slice(left.start, min(left.stop, right.start))
+                found.add(before, block[: _size(before)], right.start)
+        return found.numbers_and_columns()
 
     def certain(
-        self, which: Int[Tensor, "m"], distance: Float[Tensor, "m"], beyond: Float[Tensor, "m"]
+        self, norms: Float[Tensor, "m"], distance: Float[Tensor, "m"], beyond: Float[Tensor, "m"]
     ) -> Bool[Tensor, "m"]:
-        """Return whether no row that is not a candidate can be nearer than `distance`.
+        """Return whether no row that is not a candidate can be nearer than `distance` to rows of these `norms`.
 
-        `beyond` is the computed square of the distance to the farthest candidate: all other rows are computed as
-        farther.
+        `beyond` is the computed square of a distance: all rows that are not candidates are computed as no nearer.
         """
         distance = distance * self.scale
         rounding = (self.rows.shape[1] + 8) * torch.finfo(beyond.dtype).eps
         # A row nearer to x than `distance` is at most |x| + distance long, which bounds the rounding of its product.
-        slack = rounding * (2 * self.norms[which].double().sqrt() + distance).square()
+        slack = rounding * (2 * norms.double().sqrt() + distance).square()
         return distance.square() + slack < beyond
 
     def nearest_again(self, which: Int[Tensor, "m"], k: int) -> Neighbours:
@@ -171,28 +183,27 @@ class _Cloud:
         distances = torch.empty(len(which), k, dtype=torch.float64, device=which.device)
         indices = torch.empty_like(distances, dtype=torch.int64)
         for part in _blocks(len(which)):
-            squares, candidates = self._search_for(which[part], keep, dtype)
-            near = self.measure(which[part], candidates)
-            distances[part], indices[part] = near.distances[:, :k], near.indices[:, :k]
+            x = self.part(which[part], dtype)
+            norms = _squared_lengths(x)
+            squares, candidates = self._search_for(which[part], x, norms, keep)
+            distances[part], indices[part] = self.measure(which[part], candidates).first(k)
             if keep < len(self.rows) - 1:
-                sure = self.certain(which[part], distances[part, -1], squares[:, -1])
+                sure = self.certain(norms, distances[part, -1], squares[:, -1])
                 distances[part] = distances[part].where(sure[:, None], math.nan)
         return Neighbours(distances, indices)
 
     def _search_for(
-        self, which: Int[Tensor, "m"], keep: int, dtype: torch.dtype
+        self, which: Int[Tensor, "m"], x: Float[Tensor, "m d"], norms: Float[Tensor, "m"], keep: int
     ) -> tuple[Float[Tensor, "m keep"], Int[Tensor, "m keep"]]:
-        """Return what `search` returns for some of the rows, computed in a precision."""
-        x = self.part(which, dtype)
-        squares = x.new_full((len(which), keep), torch.inf)
-        candidates = torch.zeros(squares.shape, dtype=torch.int64, device=squares.device)
-        for right in _blocks(len(self.rows)):
-            y = self.part(right, dtype)
-            block = torch.addmm(y.square().sum(dim=1), x, y.T, alpha=-2).add_(x.square().sum(dim=1, keepdim=True))
+        """Return what `search` returns for some of the rows, in the precision in which these are given."""
+        found = _Smallest(x, len(which), keep)
+        for right in _blocks(len(self.rows), _TALL):
+            y = self.part(right, x.dtype)
+            block = torch.addmm(_squared_lengths(y), x, y.T, alpha=-2).add_(norms[:, None])
             columns = torch.arange(right.start, right.stop, device=which.device)
             block.masked_fill_(columns == which[:, None], torch.inf)
-            _keep_smallest(squares, candidates, block, right.start)
-        return squares, candidates
+            found.add(slice(None), block, right.start)
+        return found.numbers_and_columns()
 
     def _nearest_by_differences(self, which: Int[Tensor, "m"], k: int) -> Neighbours:
         """Return the nearest others of some of the rows from differences: slow, but without cancellation."""
@@ -215,11 +226,10 @@ class _Cloud:
     def measure(self, which: Int[Tensor, "m"], candidates: Int[Tensor, "m keep"]) -> Neighbours:
         """Return the candidates of the rows `which`, sorted by their distance, which is exact to fp64."""
         distances = torch.empty(candidates.shape, dtype=torch.float64, device=candidates.device)
-        for part in _blocks(len(which), _MEASURED):
-            origin = self.rows[which[part]].double()
-            for column in range(candidates.shape[1]):
-                other = self.rows[candidates[part, column]].double()
-                distances[part, column] = (other - origin).norm(dim=1)
+        for part in _blocks(len(which), max(_LEAST, _MEASURED // max(1, candidates.shape[1]))):
+            others = self.rows.index_select(0, candidates[part].flatten()).unflatten(0, candidates[part].shape)
+            apart = others.double().sub_(self.rows[which[part]].double()[:, None])
+            distances[part] = torch.linalg.vector_norm(apart, dim=2)
         distances, order = distances.sort(dim=1)
         return Neighbours(distances, candidates.gather(1, order))
 
@@ -229,16 +239,55 @@ def _blocks(stop: int, size: int = _BLOCK) -> Iterator[slice]:
     return (slice(start, min(start + size, stop)) for start in range(0, stop, size))
 
 
-def _keep_smallest(
-    squares: Float[Tensor, "m keep"], candidates: Int[Tensor, "m keep"], block: Float[Tensor, "m b"], first: int
-) -> None:
-    """Merge the columns of `block`, which stand for the rows from `first` on, into the smallest so far, in place."""
-    # To leave out the rows without a nearer one would take no less time, and make a device wait for their number.
-    keep = squares.shape[1]
-    values, columns = block.topk(min(keep, block.shape[1]), dim=1, largest=False)
-    values, place = torch.cat([squares, values], dim=1).topk(keep, dim=1, largest=False)
-    candidates.copy_(torch.cat([candidates, columns + first], dim=1).gather(1, place))
-    squares.copy_(values)
+def _squared_lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+    """Return the square of each length, without the copy of the rows that a sum of squares makes."""
+    return torch.linalg.vector_norm(rows, dim=1).square()
+
+
+def _size(part: slice) -> int:
+    return int(part.stop - part.start)
+
+
+class _Smallest:
+    """The `keep` smallest of the numbers in each row, which come in blocks of columns.
+
+    Columns are taken in chunks. The `keep` smallest numbers of a row are in the `keep` chunks with the smallest minima,
+    and only these are held: minima take a small part of the time that it takes to rank all numbers. No size depends on
+    the numbers, so that the host need not wait for a GPU.
+    """
+
+    def __init__(self, like: Tensor, n: int, keep: int) -> None:
+        # A power of two, because then most blocks consist of whole chunks.
+        self.keep, self.width = keep, 2 ** max(0, min(_WIDEST, _HELD // max(1, keep)).bit_length() - 1)
+        self.minima = like.new_full((n, keep), torch.inf)
+        self.chunks = like.new_full((n, keep, self.width), torch.inf)
+        self.first = torch.zeros(n, keep, dtype=torch.int64, device=like.device)
+
+    def add(self, rows: slice, block: Float[Tensor, "m b"], start: int) -> None:
+        """Take the numbers `block` of some of the rows, in the columns from `start` on."""
+        short = -block.shape[1] % self.width
+        chunks = (pad(block, (0, short), value=torch.inf) if short else block).unflatten(1, (-1, self.width))
+        # In the order of memory, also if the block is transposed.
+        minima = chunks.permute(1, 2, 0).amin(dim=1).T if block.stride(0) == 1 else chunks.amin(dim=2)
+        self.minima[rows], place = torch.cat([self.minima[rows], minima], dim=1).topk(self.keep, dim=1, largest=False)
+        held, old, new = place < self.keep, place.clamp_max(self.keep - 1), (place - self.keep).clamp_min(0)
+        self.chunks[rows] = torch.where(held[:, :, None], _taken(self.chunks[rows], old), _taken(chunks, new))
+        self.first[rows] = torch.where(held, self.first[rows].gather(1, old), start + new * self.width)
+
+    def numbers_and_columns(self) -> tuple[Float[Tensor, "n keep"], Int[Tensor, "n keep"]]:
+        """Return the smallest numbers, ascending, and their columns."""
+        numbers, place = self.chunks.flatten(1).topk(self.keep, dim=1, largest=False)
+        chunk = place // self.width
+        return numbers, self.first.gather(1, chunk) + place - chunk * self.width
+
+
+def _taken(chunks: Float[Tensor, "m c w"], which: Int[Tensor, "m keep"]) -> Float[Tensor, "m keep w"]:
+    """Return some of the chunks of each row."""
+    row = torch.arange(len(which), device=which.device)[:, None]
+    if not chunks.is_contiguous():
+        return chunks[row, which]
+    # The same, and four times as fast.
+    return chunks.flatten(0, 1).index_select(0, (row * chunks.shape[1] + which).flatten()).unflatten(0, which.shape)
 
 
 def without_duplicates(rows: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "m d"], int]:

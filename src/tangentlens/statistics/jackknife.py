@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from statistics import fmean
 
 import torch
@@ -115,8 +116,10 @@ def jackknife_reach_of_sum(
         group: The group (0, 1, ...) of each row.
     """
     sizes = group.bincount()
-    sums = leave_one_out(sizes.new_zeros(len(sizes), dtype=torch.float64).index_add_(0, group, terms.double()))
-    parts = [(total, len(group) - size) for total, size in zip(sums[1:].tolist(), sizes.tolist(), strict=True) if size]
+    sums = sizes.new_zeros(len(sizes), dtype=torch.float64).index_add_(0, group, terms.double()).tolist()
+    # What comes before each group, and what comes after it, as in `leave_one_out`.
+    before, after = accumulate(sums, initial=0.0), [*accumulate(reversed(sums), initial=0.0)][-2::-1]
+    parts = [(a + b, len(group) - size) for a, b, size in zip(before, after, sizes.tolist(), strict=False) if size]
     if len(parts) < 2:
         return math.inf
     left_out = [estimate(total, n) for total, n in parts]

@@ -82,17 +82,26 @@ def manifold_entropy(x: Any, dimension: float | None = None) -> ManifoldEntropy:
         estimate = intrinsic_dimension(around)
         m, m_low, m_high, trouble = estimate.value, estimate.ci_low, estimate.ci_high, estimate.trouble
     around = around.apart
-    around.check_enough("entropy", NEIGHBOUR + 1)
-    n, distances = len(around.rows), around.neighbours.distances.cpu()
-    logs = distances[:, NEIGHBOUR - 1].log()
+    value, n, logs = entropy_at(around, m), len(around.rows), _logs(around)
     mean_log = float(logs.mean())
-    value = _entropy(mean_log, n, m)
     low, high = _interval(around, logs, m)
     # The uncertainty of the dimension is an independent source of error, so the two add as squares.
     ends = [_entropy(mean_log, n, end) for end in (m_low, m_high) if 0 < end < math.inf]
     low = value - math.hypot(value - low, value - min(value, *ends)) if len(ends) == 2 else -math.inf
     high = value + math.hypot(high - value, max(value, *ends) - value) if len(ends) == 2 else math.inf
     return ManifoldEntropy(value, low, high, m, n, around.n_duplicates, trouble, around.n_near_duplicates)
+
+
+def entropy_at(around: Neighbourhoods, dimension: float) -> float:
+    """Return the entropy at a dimension alone, without its interval."""
+    around = around.apart
+    around.check_enough("entropy", NEIGHBOUR + 1)
+    return _entropy(float(_logs(around).mean()), len(around.rows), dimension)
+
+
+def _logs(around: Neighbourhoods) -> Float[Tensor, "n"]:
+    """Return the logarithm of each distance to `NEIGHBOUR`, on the CPU."""
+    return around.neighbours.distances[:, NEIGHBOUR - 1].cpu().log()
 
 
 def _entropy(mean_log: float, n: int, m: float) -> float:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -148,38 +148,98 @@ def intrinsic_dimension(
         raise InputError(
             f"rows must be distinct, but {around.n_duplicates} of {around.n_came} repeat; duplicates='drop' drops them"
         )
-    around = around.apart
-    around.check_enough(f"method {method!r}", estimator.k + 1)
-    rows, distances = around.rows, around.neighbours.distances.cpu()
-    reach, scales = _over_scales(around, distances, estimator)
-    here = next(scale for scale in scales if (scale.n, scale.k) == (len(rows), estimator.k))
-    if here.value == math.inf:
-        raise InputError(
-            f"neighbours must differ in distance, but those of {here.n} distinct rows do not, or hardly any do, as on "
-            "a grid; a dimension needs points in general position"
+    return Estimation.of(around, method).result()
+
+
+@dataclass(frozen=True, eq=False)
+class Estimation:
+    """An intrinsic dimension, whose other scales, doubts and interval are computed when they are asked for.
+
+    Attributes:
+        around: The neighbourhoods without near duplicates.
+        distances: The distances to these neighbours, on the CPU.
+        method: The name of the estimator.
+        value: The dimension.
+        misfit: How far the ratios of distances are from the law that the estimate assumes.
+    """
+
+    around: Neighbourhoods
+    distances: Float[Tensor, "n k"]
+    method: Method
+    value: float
+    misfit: float
+
+    @classmethod
+    def of(cls, around: Neighbourhoods, method: Method = "twonn") -> Estimation:
+        """Return the estimate from neighbourhoods that may hold near duplicates."""
+        estimator, around = _ESTIMATORS[method], around.apart
+        around.check_enough(f"method {method!r}", estimator.k + 1)
+        distances = around.neighbours.distances.cpu()
+        nearby = distances[:, : estimator.k]
+        value = estimator.estimate(nearby)
+        if value == math.inf:
+            raise InputError(
+                f"neighbours must differ in distance, but those of {len(nearby)} distinct rows do not, or hardly any "
+                "do, as on a grid; a dimension needs points in general position"
+            )
+        return cls(around, distances, method, value, misfit(nearby, value))
+
+    @cached_property
+    def scales(self) -> tuple[Scale, ...]:
+        """The estimates in subsamples, then from near to far neighbours of all rows."""
+        estimator, n = _ESTIMATORS[self.method], len(self.distances)
+        all_scales = {estimator.k: estimator.estimate, **estimator.farther}
+        scales = [_scale(n, far, self.distances, all_scales[far]) for far in sorted(all_scales) if far < n]
+        size, few = self.around.in_parts
+        subsamples = [] if few is None else [_scale(size, estimator.k, few.cpu(), estimator.estimate)]
+        return (*subsamples, *scales)
+
+    @cached_property
+    def reach(self) -> float:
+        """Half the 95% jackknife interval of log dimension; rows that share distances are left out together."""
+        estimator, around = _ESTIMATORS[self.method], self.around
+        distances = self.distances[:, : estimator.k]
+        if estimator.estimate is twonn:
+            return jackknife_reach_of_sum(
+                lambda total, n: _log(twonn_of_sum(total, n)), log_ratios(distances), around.groups
+            )
+        group = around.groups if estimator.k == 2 else compact_groups(around.rows, 2 * estimator.k).cpu()
+        return jackknife_reach(lambda mask: _log(estimator.estimate(distances[mask])), group)
+
+    @property
+    def stable(self) -> bool:
+        """Whether the estimates at all scales agree."""
+        values = [scale.value for scale in self.scales]
+        return max(values) <= min(values) * max(_STEADY, math.exp(1.5 * math.sqrt(2) * self.reach))
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether anything speaks against the estimate. Other scales are looked at last: they take the longest."""
+        return any(self._doubts()) or not self.stable
+
+    def _doubts(self) -> Iterator[str]:
+        return doubts(self.around.rows, self.distances[:, : _ESTIMATORS[self.method].k], self.misfit)
+
+    def result(self) -> IntrinsicDimension:
+        """Return the estimate with everything that belongs to it."""
+        n, scales = len(self.distances), self.scales
+        few = scales[0].value if scales[0].n < n else self.value
+        logs, growth = (math.log(self.value), math.log(few)), n / scales[0].n
+        ends = interval_at_infinity(*logs, growth, self.value, self.reach, furthest=math.log(_FURTHEST))
+        low, high = (math.exp(end) for end in ends)
+        return IntrinsicDimension(
+            value=self.value,
+            ci_low=low,
+            ci_high=high,
+            n_used=n,
+            n_duplicates=self.around.n_duplicates,
+            method=self.method,
+            scales=scales,
+            stable=self.stable,
+            misfit=self.misfit,
+            trouble="; ".join([*([] if self.stable else [_unstable(scales)]), *self._doubts()]),
+            n_near_duplicates=self.around.n_near_duplicates,
         )
-    values = [scale.value for scale in scales]
-    stable = max(values) <= min(values) * max(_STEADY, math.exp(1.5 * math.sqrt(2) * reach))
-    nearby = distances[:, : estimator.k]
-    off = misfit(nearby, here.value)
-    trouble = "; ".join([*([] if stable else [_unstable(scales)]), *doubts(rows, nearby, off)])
-    few = scales[0] if scales[0].n < here.n else here
-    sizes, logs = here.n / few.n, (math.log(here.value), math.log(few.value))
-    ends = interval_at_infinity(*logs, sizes, here.value, reach, furthest=math.log(_FURTHEST))
-    low, high = (math.exp(end) for end in ends)
-    return IntrinsicDimension(
-        value=here.value,
-        ci_low=low,
-        ci_high=high,
-        n_used=len(rows),
-        n_duplicates=around.n_duplicates,
-        method=method,
-        scales=tuple(scales),
-        stable=stable,
-        misfit=off,
-        trouble=trouble,
-        n_near_duplicates=around.n_near_duplicates,
-    )
 
 
 def _unstable(scales: Sequence[Scale]) -> str:
@@ -214,32 +274,9 @@ def _neighbourhoods(x: Any, method: str, k: int) -> Neighbourhoods:
     return x
 
 
-def _over_scales(
-    around: Neighbourhoods, distances: Float[Tensor, "n k"], estimator: _Estimator
-) -> tuple[float, list[Scale]]:
-    """Return half the 95% interval of log dimension, and the estimates in subsamples, then from near to far."""
-    n, k = distances.shape[0], estimator.k
-
-    def scale(n: int, k: int, distances: Tensor, estimate: Callable[[Tensor], float]) -> Scale:
-        """Return the estimate from the first `k` columns of distances among `n` rows."""
-        return Scale(n, k, float(distances[:, k - 1].log().mean().exp()), estimate(distances[:, :k]))
-
-    all_scales = {k: estimator.estimate, **estimator.farther}
-    scales = [scale(n, far, distances, all_scales[far]) for far in sorted(all_scales) if far < n]
-    size, few = around.in_parts
-    if few is not None:
-        scales.insert(0, scale(size, k, few.cpu(), estimator.estimate))
-    return _sampling_reach(around, distances[:, :k], estimator), scales
-
-
-def _sampling_reach(around: Neighbourhoods, distances: Float[Tensor, "n k"], estimator: _Estimator) -> float:
-    """Return half the 95% jackknife interval of log dimension; rows that share distances are left out together."""
-    if estimator.estimate is twonn:
-        return jackknife_reach_of_sum(
-            lambda total, n: _log(twonn_of_sum(total, n)), log_ratios(distances), around.groups
-        )
-    group = around.groups if estimator.k == 2 else compact_groups(around.rows, 2 * estimator.k).cpu()
-    return jackknife_reach(lambda mask: _log(estimator.estimate(distances[mask])), group)
+def _scale(n: int, k: int, distances: Float[Tensor, "m n_known"], estimate: Callable[[Tensor], float]) -> Scale:
+    """Return the estimate from the first `k` columns of distances among `n` rows."""
+    return Scale(n, k, float(distances[:, k - 1].log().mean().exp()), estimate(distances[:, :k]))
 
 
 def _log(value: float) -> float:

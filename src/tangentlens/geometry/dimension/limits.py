@@ -37,7 +37,8 @@ def distances_in_parts(rows: Float[Tensor, "n d"], k: int) -> tuple[int, Float[T
         return n, None
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(rows.device)
     parts = order[: n // n_parts * n_parts].reshape(n_parts, -1)
-    found = [_nearest_within(rows[some].double(), k) for some in parts.split(_AT_ONCE)]
+    center = rows[parts[0]].double().mean(dim=0)
+    found = [_nearest_within(rows[some].double().sub_(center), k) for some in parts.split(_AT_ONCE)]
     # Asked once, and not for every few parts: a GPU answers late.
     if bool(torch.stack([accurate for _, _, accurate in found]).all()):
         distances = [squares.sqrt() for squares, _, _ in found]
@@ -52,11 +53,11 @@ def _nearest_within(
 ) -> tuple[Float[Tensor, "p s k"], Int[Tensor, "p s k"], Bool[Tensor, ""]]:
     """Return the `k` nearest rows of the same part for all rows, as squared distances and as indices.
 
-    The third is whether the squares have kept enough digits.
+    The third is whether the squares have kept enough digits, for which rows must lie around 0.
     """
-    centred = parts - parts.mean(dim=1, keepdim=True)
-    norms = centred.square().sum(dim=2)
-    squares = torch.baddbmm(norms[:, None], centred, centred.transpose(1, 2), alpha=-2).add_(norms[:, :, None])
+    products = parts @ parts.transpose(1, 2)
+    norms = products.diagonal(dim1=1, dim2=2)
+    squares = norms[:, :, None] + norms[:, None] - 2 * products
     squares.diagonal(dim1=1, dim2=2).fill_(torch.inf)
     values, nearby = squares.topk(k, dim=2, largest=False)
     return values, nearby, (values > _CANCELLED * norms.amax()).all()

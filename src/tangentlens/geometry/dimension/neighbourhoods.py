@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.dimension.limits import distances_in_parts
-from tangentlens.geometry.neighbours import Neighbours, distinct_rows, nearest, nearest_among
+from tangentlens.geometry.neighbours import Neighbours, equal_rows, nearest, nearest_among
 from tangentlens.geometry.rows import as_rows
 from tangentlens.statistics.groups import linked_groups
 
@@ -30,15 +30,13 @@ class Neighbourhoods:
     Attributes:
         rows: The distinct rows `(m, d)`.
         neighbours: The nearest others of each, among these.
-        places: The place `(m,)` of each among the rows that came; of equal rows, that of the first.
-        n_came: How many rows came, duplicates counted.
+        equals: Which of them `(n,)` each of the rows that came equals; -1 if it was dropped as a near duplicate.
         n_near_duplicates: How many rows were dropped because they are nearly equal to another one.
     """
 
     rows: Float[Tensor, "m d"]
     neighbours: Neighbours
-    places: Int[Tensor, "m"]
-    n_came: int
+    equals: Int[Tensor, "n"]
     n_near_duplicates: int = 0
 
     @classmethod
@@ -49,9 +47,14 @@ class Neighbourhoods:
         [[1.0, 3.0], [1.0, 2.0], [2.0, 3.0]]
         """
         rows = as_rows(x)
-        places = distinct_rows(rows)
-        distinct = rows if len(places) == len(rows) else rows[places]
-        return cls(distinct, nearest(distinct, min(k, len(distinct) - 1)), places, len(rows))
+        first, equals = equal_rows(rows)
+        distinct = rows if len(first) == len(rows) else rows[first]
+        return cls(distinct, nearest(distinct, min(k, len(distinct) - 1)), equals)
+
+    @property
+    def n_came(self) -> int:
+        """How many rows came, duplicates counted."""
+        return len(self.equals)
 
     @property
     def n_duplicates(self) -> int:
@@ -72,15 +75,16 @@ class Neighbourhoods:
             )
 
     def among(self, mask: Bool[Tensor, "n"]) -> Neighbourhoods:
-        """Return the neighbourhoods in some of the rows that came; equal rows are all in or all out.
+        """Return the neighbourhoods in some of the rows that came, from which no near duplicate was dropped.
 
         Args:
             mask: Which of the rows that came are left.
         """
-        here = mask[self.places]
-        places = (mask.cumsum(0) - 1)[self.places[here]]
-        neighbours = nearest_among(self.rows, self.neighbours, here)
-        return Neighbourhoods(self.rows[here], neighbours, places, int(mask.sum()))
+        equals = self.equals[mask]
+        here = torch.zeros(len(self.rows), dtype=torch.bool, device=mask.device)
+        here[equals] = True
+        rows = self.rows[here]
+        return Neighbourhoods(rows, nearest_among(rows, self.neighbours, here), (here.cumsum(0) - 1)[equals])
 
     @cached_property
     def apart(self) -> Neighbourhoods:
@@ -96,8 +100,10 @@ class Neighbourhoods:
         n_dropped = int(dropped.sum())
         if not n_dropped:
             return self
-        neighbours = nearest_among(self.rows, self.neighbours, ~dropped)
-        return Neighbourhoods(self.rows[~dropped], neighbours, self.places[~dropped], self.n_came, n_dropped)
+        rows = self.rows[~dropped]
+        neighbours = nearest_among(rows, self.neighbours, ~dropped)
+        equals = torch.where(dropped, -1, (~dropped).cumsum(0) - 1)[self.equals]
+        return Neighbourhoods(rows, neighbours, equals, n_dropped)
 
     @cached_property
     def in_parts(self) -> tuple[int, Float[Tensor, "m k"] | None]:

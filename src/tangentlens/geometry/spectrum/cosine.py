@@ -40,6 +40,16 @@ def rogue_dimensions(x: Any) -> Float[Tensor, "d"]:
     [0.3333333333333333, 0.0]
     """
     rows = as_rows(x, least=2)
+    return contributions(sums_of_directions(rows), len(rows))
+
+
+def contributions(sums: Float[Tensor, "2 d"], n: int) -> Float[Tensor, "d"]:
+    """Return the contribution of each coordinate to the mean cosine of `n` rows, given their `sums_of_directions`."""
+    return (sums[0].square() - sums[1]) / (n * (n - 1))
+
+
+def sums_of_directions(rows: Float[Tensor, "n d"]) -> Float[Tensor, "2 d"]:
+    """Return the sum of the unit vectors along the rows, none of which is zero, and that of their squares, in fp64."""
     total, squares = torch.zeros(2, rows.shape[1], dtype=torch.float64, device=rows.device)
     n_zero = torch.zeros((), dtype=torch.int64, device=rows.device)
     for part in rows.split(_PART):
@@ -50,5 +60,4 @@ def rogue_dimensions(x: Any) -> Float[Tensor, "d"]:
         squares += unit.square().sum(dim=0, dtype=torch.float64)
     if int(n_zero):
         raise InputError(f"rows must not be zero to have a direction, but {n_zero} of {len(rows)} are; drop them")
-    n = len(rows)
-    return (total.square() - squares) / (n * (n - 1))
+    return torch.stack([total, squares])

@@ -7,20 +7,37 @@ so the estimate is rather too high. The time to download and to load a model is 
 
 from __future__ import annotations
 
+import torch
+
+from tangentlens.geometry.measures import Cloud
 from tangentlens.studies.profile.plan import Profile
 from tangentlens.studies.profile.presets import PresetModel
 
 # Measured by `benchmarks/profile_cost.py`, in fp32 on one core of a server: how many operations of a forward pass fit
-# into a second, and how many seconds the measures of a site take for each n², nd² and d³ of its n rows of width d. At
-# eight shapes from 2,048 x 384 to 2,048 x 4,096, the rule gives 0.83 to 1.09 of what was measured.
+# into a second, and how many seconds the measures of a site take for each n²d (neighbours), nd (passes over the rows)
+# and d³ (eigenvalues) of its n rows of width d. At eight shapes from 2,048 x 384 to 2,048 x 4,096, the rule gives
+# 0.92 to 1.09 of what was measured.
 _FORWARD = 6.8e10
-_MEASURES = (1.4e-7, 9.1e-10, 7.6e-10)
-# How many times as fast two cores are: a profile of 7 sites of width 384 took 49 s on one core, and takes 25 s on two.
+_MEASURES = (6.4e-12, 1.6e-7, 2.2e-10)
+# How many times as fast two cores are: a profile of 7 sites of width 384 took 49 s on one core and 25 s on two, with an
+# earlier and slower version of the measures.
 _TWO_CORES = 1.9
 # An assumption and no measurement: what a GPU of the data centre does in a second in fp32.
 _GPU_FORWARD = 1e13
 # The format of a checkpoint is known only when it is there; none is longer than float32.
 _BYTES = {"auto": 4, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+def typical_cloud(n: int, width: int, device: torch.device | str = "cpu") -> Cloud:
+    """Return `n` random rows whose measures take about as long as those of a site of a trained model.
+
+    Their spectrum is a power law, one row is massive, and a token occurs four times on average.
+    """
+    make = torch.Generator().manual_seed(0)
+    rows = torch.randn(n, width, generator=make) * torch.arange(1, width + 1) ** -0.5
+    rows[0] *= 200
+    ids = torch.randint(0, max(1, n // 4), (n,), generator=make).to(device)
+    return Cloud(rows.to(device), ids, ids)
 
 
 def forward_operations(model: PresetModel, profile: Profile) -> float:
@@ -31,7 +48,7 @@ def forward_operations(model: PresetModel, profile: Profile) -> float:
 def expected_seconds(model: PresetModel, profile: Profile) -> float:
     """Return how long a profile of all residual sites is expected to take on two cores."""
     rows, width = profile.batch_tokens, model.width
-    terms = (rows**2, rows * width**2, width**3)
+    terms = (rows**2 * width, rows * width, width**3)
     measures = sum(rate * term for rate, term in zip(_MEASURES, terms, strict=True))
     forward = forward_operations(model, profile) / _FORWARD
     return (forward + profile.batches * (model.layers + 1) * measures) / _TWO_CORES

@@ -18,7 +18,7 @@ from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry.massive import Places
-from tangentlens.geometry.measures import Cloud, chosen, measure_all
+from tangentlens.geometry.measures import Cloud, chosen
 from tangentlens.geometry.rows import as_rows
 from tangentlens.models.load import check_model, load_model, model_name
 from tangentlens.models.loaded import LoadedModel
@@ -30,6 +30,7 @@ from tangentlens.runs.run import Run, create_run
 from tangentlens.runs.vocabulary import ACTIVATION
 from tangentlens.statistics.evidence import BATCHES
 from tangentlens.studies.in_hand import NOTHING, InHand
+from tangentlens.studies.profile.expected import typical_cloud
 from tangentlens.studies.profile.plan import NAME, Profile
 from tangentlens.studies.profile.presets import PresetModel
 from tangentlens.studies.profile.results import SiteBatch, cells, is_finished, measure_both_ways, summary
@@ -197,11 +198,9 @@ class _ModelProfile:
             self._forward(some, lambda site, piece: None)
             forward = (time.perf_counter() - start) / some.numel()
         size = self.profile.batch_tokens
-        sample = torch.randn(size, self.width, generator=torch.Generator().manual_seed(0))
-        sample = sample.to(Devices.of(self.loaded.model).measure)
+        sample = typical_cloud(size, self.width, Devices.of(self.loaded.model).measure)
         start = time.perf_counter()
-        ids = torch.arange(size, device=sample.device)
-        measure_all(Cloud(sample, ids, ids), self.measures)
+        measure_both_ways(sample, self.measures)
         measure = time.perf_counter() - start
         seconds = self.profile.batches * (size * forward + len(self.sites) * measure)
         weights = sum(parameter.nbytes for parameter in self.loaded.model.parameters())

@@ -45,18 +45,21 @@ class SiteBatch:
 
     def write(self, run: Run, part: str) -> None:
         """Store the values in a run."""
-        tensors = {name: torch.tensor(value, dtype=torch.float64) for name, value in self.values.items()}
-        run.save_tensors(part, tensors, {"massive": json.dumps(asdict(self.massive))})
+        # One tensor for all: as many tensors as values take longer to write than some measures to make.
+        values = torch.tensor(list(self.values.values()), dtype=torch.float64)
+        about = {"names": json.dumps(list(self.values)), "massive": json.dumps(asdict(self.massive))}
+        run.save_tensors(part, {"values": values}, about)
 
     @classmethod
     def read(cls, run: Run, part: str) -> SiteBatch | None:
-        """Return what was stored, or None if nothing was."""
+        """Return what was stored, or None if nothing was, or if it was by a version that had no names."""
         stored = run.load_tensors(part)
-        if stored is None:
+        if stored is None or "names" not in stored[1]:
             return None
         places = json.loads(stored[1]["massive"])
         counted = ({int(number): times for number, times in places[key].items()} for key in ("positions", "tokens"))
-        return cls({name: float(value) for name, value in stored[0].items()}, Places(*counted))
+        names, values = json.loads(stored[1]["names"]), stored[0]["values"].tolist()
+        return cls(dict(zip(names, values, strict=True)), Places(*counted))
 
 
 def measure_both_ways(cloud: Cloud, measures: Sequence[Measure]) -> dict[str, float]:
