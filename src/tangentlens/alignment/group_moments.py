@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tangentlens.alignment.share import check_gradients, moment_shares, spectral_power
 from tangentlens.geometry.leading import krylov_basis, leading_vectors
-from tangentlens.geometry.rows import gram, unit_scale
+from tangentlens.geometry.rows import gram, symmetric_product, unit_scale
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.statistics.influence import held_by_top
 from tangentlens.statistics.jackknife import leave_one_out
@@ -62,7 +62,7 @@ class GroupMoments:
     @cached_property
     def energy(self) -> Float[Tensor, "g"]:
         """The part of the energy that each group has."""
-        return torch.stack([rows.double().square().sum() for rows in self.rows])
+        return self._member @ self._all.double().square().sum(dim=1)
 
     @cached_property
     def total(self) -> Float[Tensor, "d d"]:
@@ -90,7 +90,7 @@ class GroupMoments:
     @cached_property
     def _inner(self) -> Float[Tensor, "n n"]:
         """The inner products of all gradients."""
-        return (self._all @ self._all.T).double()
+        return gram(self._all.T).double()
 
     @cached_property
     def _member(self) -> Float[Tensor, "g n"]:
@@ -100,7 +100,11 @@ class GroupMoments:
         return (group == torch.arange(len(sizes), device=sizes.device)[:, None]).double()
 
     def shares(
-        self, subspaces: Mapping[str, Subspace], orders: Sequence[float], start: Float[Tensor, "d c"] | None = None
+        self,
+        subspaces: Mapping[str, Subspace],
+        orders: Sequence[float],
+        start: Float[Tensor, "d c"] | None = None,
+        along: Float[Tensor, "n columns"] | None = None,
     ) -> dict[str, Float[Tensor, "g_plus_1 orders"]]:
         """Return the share of every subspace at every order: of all groups, then without each of them.
 
@@ -114,19 +118,20 @@ class GroupMoments:
             subspaces: The subspaces by name.
             orders: The orders of the shares: 1, 2 and `math.inf`.
             start: Leading eigenvectors of the moment of all groups, `(d, c)`, to find those without a group faster.
+            along: The coordinates of the gradients in the bases of all subspaces, in the order of `rows` and divided by
+                `scale`, if they are known.
         """
         check_gradients(self.total)
-        ranks = [q.rank for q in subspaces.values()]
-        bases, kept = torch.cat([q.basis for q in subspaces.values()], dim=1).to(self._all), self._kept
-        along = (self._all @ bases).double().split(ranks, dim=1)
+        ranks, kept = [q.rank for q in subspaces.values()], self._kept
+        if along is None:
+            along = self._all @ torch.cat([q.basis for q in subspaces.values()], dim=1).to(self._all)
 
         def taken(order: float) -> Float[Tensor, "g_plus_1 subspaces"]:
             if order == 1:
-                inside = torch.stack([self._member @ one.square().sum(dim=1) for one in along], dim=1)
+                inside = summed_columns(self._member @ along.double().square(), ranks)
                 return kept @ inside / (kept @ self.energy)[:, None]
             if order == 2:
-                inside = torch.stack([_between(one, kept) for one in self._within(bases, along)], dim=1)
-                return inside / self._whole(kept)[:, None]
+                return _between(self._within(along, ranks), kept).T / self._whole(kept)[:, None]
             totals = leave_one_out(self._parts)
             return torch.stack([moment_shares(total, subspaces, (order,), start)[:, 0] for total in totals])
 
@@ -155,26 +160,18 @@ class GroupMoments:
         inside = torch.stack([gram(rows @ basis.to(rows)) for rows in self.rows])
         return torch.linalg.eigvalsh(leave_one_out(inside))[:, -1] / (self._kept @ self.energy)
 
-    def _within(
-        self, bases: Float[Tensor, "d c"], along: Sequence[Float[Tensor, "n _"]]
-    ) -> Iterator[Float[Tensor, "g g"]]:
-        """Yield tr Q'P_g P_h Q for all pairs of groups, for one subspace after the other.
+    def _within(self, along: Float[Tensor, "n c"], ranks: Sequence[int]) -> Float[Tensor, "subspaces g g"]:
+        """Return tr Q'P_g P_h Q for all pairs of groups, for each subspace.
 
         Args:
-            bases: The bases of all subspaces.
-            along: The coordinates of all gradients in each of them.
+            along: The coordinates of all gradients along the bases of all subspaces.
+            ranks: How many of the columns belong to each subspace.
         """
-        if self._few:
-            for one in along:
-                yield self._member @ (self._inner * (one @ one.T)) @ self._member.T
-            return
-        # A moment X'X times B is X'(XB), which is cheaper if there are few rows; in fp32 it is also faster.
-        if len(self._all) < len(self.rows) * self._all.shape[1]:
-            image = torch.stack([rows.T @ (rows @ bases) for rows in self.rows]).double()
-        else:
-            image = self._parts @ bases.double()
-        for one in image.split([part.shape[1] for part in along], dim=2):
-            yield _products(one)
+        # The moment of a group is X'X, and X'(XQ) is cheaper than (X'X)Q.
+        pairs = zip(along.split([len(rows) for rows in self.rows]), self.rows, strict=True)
+        images = torch.stack([inside.T @ rows for inside, rows in pairs], dim=1)
+        products = (images @ images.mT).double()
+        return torch.stack([of_subspace.sum(dim=0) for of_subspace in products.split(list(ranks))])
 
     def power(self, order: float) -> Float[Tensor, "d d"]:
         """Return the matrix M of trace 1 for which the share of all groups is tr Q'MQ.
@@ -184,16 +181,20 @@ class GroupMoments:
         """
         if order != 2:
             return spectral_power(self.total, order)
-        whole = self._whole(torch.ones_like(self.energy)[None])
         # Only the spread of chance is computed from M, for which single precision is enough.
-        if self._few:
-            others = self._inner * (1 - self._member.T @ self._member)
-            return (self._all.T @ (others.to(self._all) @ self._all)).double() / whole
-        own = torch.zeros_like(self.total)
-        for rows, part in zip(self.rows, self._parts, strict=True):
-            # The square of a moment X'X is X'(XX')X, which is cheaper if there are few rows.
-            own += rows.T @ (rows @ rows.T @ rows) if 3 * len(rows) < len(part) else gram(part.float())
-        return (self.total @ self.total - own) / whole
+        between = gram(self.total.to(self._all)) - self._own_squares()
+        return between.double() / self._whole(torch.ones_like(self.energy)[None])
+
+    def _own_squares(self) -> Float[Tensor, "d d"]:
+        """Return the sum of the squares of the groups' own moments."""
+        n, d = self._all.shape
+        # The square of a moment X'X is X'(XX')X, which is cheaper if there are few rows.
+        if 5 * n < 2 * len(self.rows) * d:
+            return symmetric_product(self._all, torch.cat([rows @ rows.T @ rows for rows in self.rows]))
+        own = self._all.new_zeros(d, d)
+        for part in self._parts:
+            own += gram(part.to(own))
+        return own
 
     def held_by_top(self, q: Subspace, order: float) -> float:
         """Return the part of the share's numerator that the top 1% of tokens hold.
@@ -216,7 +217,10 @@ class GroupMoments:
     @cached_property
     def _products(self) -> Float[Tensor, "g g"]:
         """The products <P_g, P_h> of the moments of all pairs of groups."""
-        return self._member @ self._inner.square() @ self._member.T if self._few else _products(self._parts)
+        if self._few:
+            return self._member @ self._inner.square() @ self._member.T
+        flat = self._parts.flatten(1)
+        return flat @ flat.T
 
     def _whole(self, kept: Float[Tensor, "replicates g"]) -> Float[Tensor, "replicates"]:
         """Return tr X of each replicate, or NaN if it is 0 up to rounding."""
@@ -224,12 +228,14 @@ class GroupMoments:
         return whole.where(whole > _NOTHING * (kept @ self._products.diagonal()), math.nan)
 
 
-def _products(matrices: Float[Tensor, "g d c"]) -> Float[Tensor, "g g"]:
-    """Return <A_g, A_h> for all pairs of matrices."""
-    flat = matrices.flatten(1)
-    return flat @ flat.T
+def summed_columns(columns: Float[Tensor, "n c"], ranks: Sequence[int]) -> Float[Tensor, "n subspaces"]:
+    """Return the sums over the columns of each subspace, given how many each has."""
+    return torch.stack([part.sum(dim=1) for part in columns.split(list(ranks), dim=1)], dim=1)
 
 
-def _between(products: Float[Tensor, "g g"], kept: Float[Tensor, "replicates g"]) -> Float[Tensor, "replicates"]:
+def _between(
+    products: Float[Tensor, "*subspaces g g"], kept: Float[Tensor, "replicates g"]
+) -> Float[Tensor, "*subspaces replicates"]:
     """Return the sum of the products of different groups, over the groups that each replicate keeps."""
-    return torch.einsum("rg,gh,rh->r", kept, products - torch.diag(products.diagonal()), kept)
+    different = products - torch.diag_embed(products.diagonal(dim1=-2, dim2=-1))
+    return (kept @ different * kept).sum(dim=-1)

@@ -106,8 +106,6 @@ def product(rows: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
 def gram(rows: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None) -> Float[Tensor, "d d"]:
     """Return X^T X in the precision of the rows.
 
-    The product is symmetric, so with many features each off-diagonal block is multiplied once and mirrored.
-
     Args:
         rows: Rows X `(n, d)`.
         out: Memory `(d, d)` for the result; new memory by default.
@@ -115,12 +113,28 @@ def gram(rows: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None) ->
     >>> gram(torch.tensor([[1.0, 2.0], [0.0, 1.0]])).tolist()
     [[1.0, 2.0], [2.0, 5.0]]
     """
+    return symmetric_product(rows, rows, out)
+
+
+def symmetric_product(
+    rows: Float[Tensor, "n d"], others: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None
+) -> Float[Tensor, "d d"]:
+    """Return X^T Y, which is known to be symmetric, in the precision of the rows.
+
+    With many features, each off-diagonal block is multiplied once and mirrored, unless rows are so few that to mirror
+    it takes as long.
+
+    Args:
+        rows: Rows X `(n, d)`.
+        others: Rows Y `(n, d)`.
+        out: Memory `(d, d)` for the result; new memory by default.
+    """
     d = rows.shape[1]
     out = rows.new_empty(d, d) if out is None else out
-    width = d if d < _WIDE else -(-d // _BLOCKS)
+    width = d if d < _WIDE or 2 * len(rows) < d else -(-d // _BLOCKS)
     for first in range(0, d, width):
         last = min(first + width, d)
-        torch.mm(rows[:, first:last].T, rows[:, first:], out=out[first:last, first:])
+        torch.mm(rows[:, first:last].T, others[:, first:], out=out[first:last, first:])
         out[last:, first:last] = out[first:last, last:].T
     return out
 

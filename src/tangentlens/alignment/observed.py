@@ -1,0 +1,77 @@
+"""Tokens whose gradients are observations, with what every frequency bin needs of each, computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from tangentlens.alignment.group_moments import summed_columns
+from tangentlens.alignment.rows import TokenRows
+from tangentlens.geometry.rows import unit_scale
+from tangentlens.geometry.subspace import Subspace
+
+
+@dataclass(frozen=True, eq=False)
+class ObservedTokens:
+    """The tokens that have a gradient, ordered by group, and what every frequency bin needs of each of them.
+
+    Attributes:
+        places: The place of each token among the rows that came.
+        gradients: Its gradient, divided by `scale`.
+        scale: A power of two that is common to all.
+        sequences: Its sequence.
+        groups: Its group of sequences.
+        n_groups: The number of groups, of which a bin may lack some.
+        energy: The squared length of its gradient.
+        along: The coordinates of its gradient in the bases of all subspaces.
+        inside: The energy inside each subspace.
+    """
+
+    places: Int[Tensor, "n"]
+    gradients: Float[Tensor, "n d"]
+    scale: float
+    sequences: Int[Tensor, "n"]
+    groups: Int[Tensor, "n"]
+    n_groups: int
+    energy: Float[Tensor, "n"]
+    along: Float[Tensor, "n c"]
+    inside: Float[Tensor, "n subspaces"]
+
+    @classmethod
+    def of(cls, rows: TokenRows, groups: Int[Tensor, "n"], subspaces: Sequence[Subspace]) -> ObservedTokens:
+        """Return the tokens of rows.
+
+        Args:
+            rows: The rows.
+            groups: The group of each.
+            subspaces: The subspaces.
+        """
+        scale = unit_scale(rows.gradients)
+        # Tokens without a gradient, such as those without a target at the last layer, are not observations.
+        observed = (rows.gradients / scale).abs().amax(dim=1) > 0
+        order = groups.argsort(stable=True)
+        places = order[observed[order]]
+        gradients = rows.gradients[places] / scale
+        along = gradients @ torch.cat([q.basis for q in subspaces], dim=1).to(gradients)
+        inside = summed_columns(along.double().square(), [q.rank for q in subspaces])
+        energy = gradients.double().square().sum(dim=1)
+        n_groups = int(groups.max()) + 1
+        return cls(places, gradients, scale, rows.sequences[places], groups[places], n_groups, energy, along, inside)
+
+    def among(self, mask: Bool[Tensor, "rows"]) -> ObservedTokens:
+        """Return those among the rows that a mask chooses."""
+        index = mask[self.places].nonzero()[:, 0]
+        return replace(
+            self,
+            places=self.places[index],
+            gradients=self.gradients[index],
+            sequences=self.sequences[index],
+            groups=self.groups[index],
+            energy=self.energy[index],
+            along=self.along[index],
+            inside=self.inside[index],
+        )
