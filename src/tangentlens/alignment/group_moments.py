@@ -33,7 +33,7 @@ class GroupMoments:
         rows: The gradients of each group, divided by the root of the energy of all groups.
         scale: That root.
 
-    >>> rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
+    >>> rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [2.0, 1.0]], dtype=torch.float64)
     >>> moments = GroupMoments.of(rows, torch.tensor([0, 1, 2]), n_groups=3)
     >>> moments.shares({"first axis": Subspace.span([[1.0, 0.0]])}, (1.0, 2.0))["first axis"][0].tolist()
     [0.8, 0.9411764705882353]

@@ -83,7 +83,7 @@ class Permutations:
         self.q = q
         self.own = PairSums.of_projection(q)
         places, self.noise = _drawn(q.dim, seed)
-        self.diagonals = torch.from_numpy(self.own.diagonal.numpy()[places])
+        self.diagonals = torch.from_numpy(np.take(self.own.diagonal.numpy(), places))
 
     def chances(self, matrices: Sequence[PairSums]) -> list[Permuted]:
         """Return the distribution of tr P'QQ'PM over random permutations P, for each of several matrices.
