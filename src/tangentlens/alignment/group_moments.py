@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tangentlens.alignment.share import check_gradients, moment_shares, spectral_power
 from tangentlens.geometry.leading import krylov_basis, leading_vectors
-from tangentlens.geometry.rows import gram, symmetric_product, unit_scale
+from tangentlens.geometry.rows import gram, squared_lengths, symmetric_product, unit_scale
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.statistics.influence import held_by_top
 from tangentlens.statistics.jackknife import leave_one_out
@@ -54,15 +54,14 @@ class GroupMoments:
         # At unit scale, squares of very small or large moments neither vanish nor overflow.
         scale = unit_scale(rows)
         unit = rows / scale
-        norm = float(unit.double().norm() or 1.0)
-        unit = unit / norm
-        ordered = unit[groups.argsort(stable=True)].split(groups.bincount(minlength=n_groups).tolist())
-        return cls(ordered, scale * norm)
+        norm = float(torch.linalg.vector_norm(unit, dtype=torch.float64)) or 1.0
+        ordered = unit.index_select(0, groups.argsort(stable=True)).div_(norm)
+        return cls(ordered.split(groups.bincount(minlength=n_groups).tolist()), scale * norm)
 
     @cached_property
     def energy(self) -> Float[Tensor, "g"]:
         """The part of the energy that each group has."""
-        return self._member @ self._all.double().square().sum(dim=1)
+        return self._member @ squared_lengths(self._all)
 
     @cached_property
     def total(self) -> Float[Tensor, "d d"]:
@@ -157,7 +156,8 @@ class GroupMoments:
         """
         check_gradients(self.total)
         basis = krylov_basis(self.total)
-        inside = torch.stack([gram(rows @ basis.to(rows)) for rows in self.rows])
+        along = (self._all @ basis.to(self._all)).split([len(rows) for rows in self.rows])
+        inside = torch.stack([gram(rows) for rows in along])
         return torch.linalg.eigvalsh(leave_one_out(inside))[:, -1] / (self._kept @ self.energy)
 
     def _within(self, along: Float[Tensor, "n c"], ranks: Sequence[int]) -> Float[Tensor, "subspaces g g"]:

@@ -11,8 +11,11 @@ from torch import Tensor
 
 from tangentlens.alignment.group_moments import summed_columns
 from tangentlens.alignment.rows import TokenRows
-from tangentlens.geometry.rows import unit_scale
+from tangentlens.geometry.rows import squared_lengths, unit_scale
 from tangentlens.geometry.subspace import Subspace
+
+# What there is of each token.
+_OF_EACH = ("places", "gradients", "sequences", "groups", "energy", "along", "inside")
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,23 +58,15 @@ class ObservedTokens:
         observed = (rows.gradients / scale).abs().amax(dim=1) > 0
         order = groups.argsort(stable=True)
         places = order[observed[order]]
-        gradients = rows.gradients[places] / scale
+        gradients = rows.gradients.index_select(0, places).div_(scale)
         along = gradients @ torch.cat([q.basis for q in subspaces], dim=1).to(gradients)
         inside = summed_columns(along.double().square(), [q.rank for q in subspaces])
-        energy = gradients.double().square().sum(dim=1)
+        energy = squared_lengths(gradients)
         n_groups = int(groups.max()) + 1
         return cls(places, gradients, scale, rows.sequences[places], groups[places], n_groups, energy, along, inside)
 
     def among(self, mask: Bool[Tensor, "rows"]) -> ObservedTokens:
         """Return those among the rows that a mask chooses."""
         index = mask[self.places].nonzero()[:, 0]
-        return replace(
-            self,
-            places=self.places[index],
-            gradients=self.gradients[index],
-            sequences=self.sequences[index],
-            groups=self.groups[index],
-            energy=self.energy[index],
-            along=self.along[index],
-            inside=self.inside[index],
-        )
+        chosen = {name: getattr(self, name).index_select(0, index) for name in _OF_EACH}
+        return replace(self, **chosen)

@@ -65,9 +65,7 @@ def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
         raise InputError(f"at least {least} rows are needed, but {len(rows)} came; pass more tokens")
     if rows.dtype != torch.float64:
         rows = rows.float()
-    # If the sum is finite, so is every term, and a sum is much faster than a look at each. A sum that is not finite may
-    # have overflowed, so that then every value is looked at.
-    if not rows.sum().isfinite() and not rows.isfinite().all():
+    if not all_finite(rows):
         bad = int((~rows.isfinite().all(dim=1)).sum())
         raise InputError(
             f"every value must be finite, but {bad} of {len(rows)} rows hold NaN or Inf; "
@@ -76,13 +74,27 @@ def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
     return rows
 
 
+def all_finite(rows: Float[Tensor, "n d"]) -> bool:
+    """Return whether every value is finite."""
+    # If the sum is finite, so is every term, and a sum is much faster than a look at each. A sum that is not finite may
+    # have overflowed, so that then every value is looked at.
+    return bool(rows.sum().isfinite()) or bool(rows.isfinite().all())
+
+
 def unit_scale(rows: Float[Tensor, "n d"]) -> float:
     """Return the power of two by which to divide the rows so that their largest entry lies between 1/2 and 1.
 
     Division by a power of two does not round.
     """
-    largest = float(rows.abs().amax()) if rows.numel() else 0.0
+    # One pass, without a copy of the rows.
+    low, high = (float(end) for end in rows.aminmax()) if rows.numel() else (0.0, 0.0)
+    largest = max(-low, high)
     return 2.0 ** min(math.frexp(largest)[1], 1023)
+
+
+def squared_lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+    """Return the squared length of each row, summed in fp64 without a copy of the rows in fp64."""
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
 
 
 def power_of_two(largest: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
