@@ -30,7 +30,8 @@ class GroupMoments:
     moments of the groups, which are never formed.
 
     Attributes:
-        rows: The gradients of each group, divided by the root of the energy of all groups.
+        gradients: The gradients, ordered by group and divided by the root of the energy of all groups.
+        sizes: How many of them each group has.
         scale: That root.
 
     >>> rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [2.0, 1.0]], dtype=torch.float64)
@@ -39,7 +40,8 @@ class GroupMoments:
     [0.8, 0.9411764705882353]
     """
 
-    rows: Sequence[Float[Tensor, "_ d"]]
+    gradients: Float[Tensor, "n d"]
+    sizes: Sequence[int]
     scale: float
 
     @classmethod
@@ -56,46 +58,47 @@ class GroupMoments:
         unit = rows / scale
         norm = float(torch.linalg.vector_norm(unit, dtype=torch.float64)) or 1.0
         ordered = unit.index_select(0, groups.argsort(stable=True)).div_(norm)
-        return cls(ordered.split(groups.bincount(minlength=n_groups).tolist()), scale * norm)
+        return cls(ordered, groups.bincount(minlength=n_groups).tolist(), scale * norm)
+
+    @property
+    def rows(self) -> Sequence[Float[Tensor, "_ d"]]:
+        """The gradients of each group."""
+        return self.gradients.split(self.sizes)
 
     @cached_property
     def energy(self) -> Float[Tensor, "g"]:
         """The part of the energy that each group has."""
-        return self._member @ squared_lengths(self._all)
+        return self._member @ squared_lengths(self.gradients)
 
     @cached_property
     def total(self) -> Float[Tensor, "d d"]:
         """The second moment of all groups."""
-        return gram(self._all).double() if self._few else self._parts.sum(dim=0)
-
-    @cached_property
-    def _all(self) -> Float[Tensor, "n d"]:
-        return torch.cat(list(self.rows))
+        return gram(self.gradients).double() if self._few else self._parts.sum(dim=0, dtype=torch.float64)
 
     @property
     def _few(self) -> bool:
         """Whether inner products of gradients take less time than moments of groups: the two are even near this."""
-        return 2 * len(self._all) < 3 * self._all.shape[1]
+        return 2 * len(self.gradients) < 3 * self.gradients.shape[1]
 
     @cached_property
     def _parts(self) -> Float[Tensor, "g d d"]:
-        """The sum of gg' over the gradients of each group."""
-        d = self._all.shape[1]
-        parts = self._all.new_empty(len(self.rows), d, d, dtype=torch.float64)
+        """The sum of gg' over the gradients of each group, in their precision."""
+        d = self.gradients.shape[1]
+        parts = self.gradients.new_empty(len(self.sizes), d, d)
         for part, rows in zip(parts, self.rows, strict=True):
-            part.copy_(gram(rows))
+            gram(rows, out=part)
         return parts
 
     @cached_property
     def _inner(self) -> Float[Tensor, "n n"]:
         """The inner products of all gradients."""
-        return gram(self._all.T).double()
+        return gram(self.gradients.T).double()
 
     @cached_property
     def _member(self) -> Float[Tensor, "g n"]:
         """1 where a gradient belongs to a group, else 0."""
-        sizes = torch.tensor([len(rows) for rows in self.rows], device=self._all.device)
-        group = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes, output_size=len(self._all))
+        sizes = torch.tensor(self.sizes, device=self.gradients.device)
+        group = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes, output_size=len(self.gradients))
         return (group == torch.arange(len(sizes), device=sizes.device)[:, None]).double()
 
     def shares(
@@ -117,13 +120,12 @@ class GroupMoments:
             subspaces: The subspaces by name.
             orders: The orders of the shares: 1, 2 and `math.inf`.
             start: Leading eigenvectors of the moment of all groups, `(d, c)`, to find those without a group faster.
-            along: The coordinates of the gradients in the bases of all subspaces, in the order of `rows` and divided by
-                `scale`, if they are known.
+            along: The coordinates of `gradients` in the bases of all subspaces, if they are known.
         """
         check_gradients(self.total)
         ranks, kept = [q.rank for q in subspaces.values()], self._kept
         if along is None:
-            along = self._all @ torch.cat([q.basis for q in subspaces.values()], dim=1).to(self._all)
+            along = self.gradients @ torch.cat([q.basis for q in subspaces.values()], dim=1).to(self.gradients)
 
         def taken(order: float) -> Float[Tensor, "g_plus_1 subspaces"]:
             if order == 1:
@@ -131,7 +133,7 @@ class GroupMoments:
                 return kept @ inside / (kept @ self.energy)[:, None]
             if order == 2:
                 return _between(self._within(along, ranks), kept).T / self._whole(kept)[:, None]
-            totals = leave_one_out(self._parts)
+            totals = leave_one_out(self._parts.double())
             return torch.stack([moment_shares(total, subspaces, (order,), start)[:, 0] for total in totals])
 
         shares = torch.stack([taken(order) for order in orders], dim=2)
@@ -140,12 +142,12 @@ class GroupMoments:
     @cached_property
     def _kept(self) -> Float[Tensor, "g_plus_1 g"]:
         """Which groups count: all of them, then all but one."""
-        g = len(self.rows)
+        g = len(self.sizes)
         return torch.ones_like(self.energy) - torch.eye(g + 1, g).roll(1, dims=0).to(self.energy)
 
     def rms(self) -> Float[Tensor, "g_plus_1"]:
         """Return the root mean square length of a gradient: of all groups, then without each of them."""
-        counts = self.energy.new_tensor([len(rows) for rows in self.rows])
+        counts = self.energy.new_tensor(self.sizes)
         return (self._kept @ self.energy / (self._kept @ counts)).sqrt() * self.scale
 
     def anisotropy(self) -> Float[Tensor, "g_plus_1"]:
@@ -156,7 +158,7 @@ class GroupMoments:
         """
         check_gradients(self.total)
         basis = krylov_basis(self.total)
-        along = (self._all @ basis.to(self._all)).split([len(rows) for rows in self.rows])
+        along = (self.gradients @ basis.to(self.gradients)).split(self.sizes)
         inside = torch.stack([gram(rows) for rows in along])
         return torch.linalg.eigvalsh(leave_one_out(inside))[:, -1] / (self._kept @ self.energy)
 
@@ -167,11 +169,15 @@ class GroupMoments:
             along: The coordinates of all gradients along the bases of all subspaces.
             ranks: How many of the columns belong to each subspace.
         """
-        # The moment of a group is X'X, and X'(XQ) is cheaper than (X'X)Q.
-        pairs = zip(along.split([len(rows) for rows in self.rows]), self.rows, strict=True)
-        images = torch.stack([inside.T @ rows for inside, rows in pairs], dim=1)
-        products = (images @ images.mT).double()
-        return torch.stack([of_subspace.sum(dim=0) for of_subspace in products.split(list(ranks))])
+        images = self.gradients.new_empty(len(self.sizes), along.shape[1], self.gradients.shape[1])
+        pairs = zip(along.split(self.sizes), self.rows, strict=True)
+        for image, (inside, rows) in zip(images, pairs, strict=True):
+            # The moment of a group is X'X, and X'(XQ) is cheaper than (X'X)Q.
+            torch.mm(inside.T, rows, out=image)
+        # Products of single columns lose few digits, and are added up in fp64.
+        columns = images.transpose(0, 1)
+        products = (columns @ columns.mT).double().split(list(ranks))
+        return torch.stack([of_subspace.sum(dim=0) for of_subspace in products])
 
     def power(self, order: float) -> Float[Tensor, "d d"]:
         """Return the matrix M of trace 1 for which the share of all groups is tr Q'MQ.
@@ -182,18 +188,18 @@ class GroupMoments:
         if order != 2:
             return spectral_power(self.total, order)
         # Only the spread of chance is computed from M, for which single precision is enough.
-        between = gram(self.total.to(self._all)) - self._own_squares()
+        between = gram(self.total.to(self.gradients)) - self._own_squares()
         return between.double() / self._whole(torch.ones_like(self.energy)[None])
 
     def _own_squares(self) -> Float[Tensor, "d d"]:
         """Return the sum of the squares of the groups' own moments."""
-        n, d = self._all.shape
+        n, d = self.gradients.shape
         # The square of a moment X'X is X'(XX')X, which is cheaper if there are few rows.
-        if 5 * n < 2 * len(self.rows) * d:
-            return symmetric_product(self._all, torch.cat([rows @ rows.T @ rows for rows in self.rows]))
-        own = self._all.new_zeros(d, d)
+        if 5 * n < 2 * len(self.sizes) * d:
+            return symmetric_product(self.gradients, torch.cat([rows @ rows.T @ rows for rows in self.rows]))
+        own = self.gradients.new_zeros(d, d)
         for part in self._parts:
-            own += gram(part.to(own))
+            own += gram(part)
         return own
 
     def held_by_top(self, q: Subspace, order: float) -> float:
@@ -208,7 +214,7 @@ class GroupMoments:
         along = [rows @ q.basis.to(rows) for rows in self.rows]
         if order == 1:
             return held_by_top(torch.cat([inside.square().sum(dim=1) for inside in along]))
-        image = (self.total @ q.basis).to(self._all)
+        image = (self.total @ q.basis).to(self.gradients)
         pairs = zip(self.rows, along, strict=True)
         return held_by_top(
             torch.cat([(inside * (rows @ (image - rows.T @ inside))).sum(dim=1) for rows, inside in pairs])
@@ -219,7 +225,7 @@ class GroupMoments:
         """The products <P_g, P_h> of the moments of all pairs of groups."""
         if self._few:
             return self._member @ self._inner.square() @ self._member.T
-        flat = self._parts.flatten(1)
+        flat = self._parts.double().flatten(1)
         return flat @ flat.T
 
     def _whole(self, kept: Float[Tensor, "replicates g"]) -> Float[Tensor, "replicates"]:

@@ -26,7 +26,7 @@ class ObservedTokens:
         places: The place of each token among the rows that came.
         gradients: Its gradient, divided by `scale`.
         scale: A power of two that is common to all.
-        sequences: Its sequence.
+        sequences: The number of its sequence, from 0 on.
         groups: Its group of sequences.
         n_groups: The number of groups, of which a bin may lack some.
         energy: The squared length of its gradient.
@@ -54,16 +54,17 @@ class ObservedTokens:
             subspaces: The subspaces.
         """
         scale = unit_scale(rows.gradients)
+        gradients = rows.gradients / scale
         # Tokens without a gradient, such as those without a target at the last layer, are not observations.
-        observed = (rows.gradients / scale).abs().amax(dim=1) > 0
-        order = groups.argsort(stable=True)
-        places = order[observed[order]]
-        gradients = rows.gradients.index_select(0, places).div_(scale)
-        along = gradients @ torch.cat([q.basis for q in subspaces], dim=1).to(gradients)
-        inside = summed_columns(along.double().square(), [q.rank for q in subspaces])
         energy = squared_lengths(gradients)
+        order = groups.argsort(stable=True)
+        places = order[energy[order] > 0]
+        gradients, energy = gradients.index_select(0, places), energy[places]
+        _, sequences = rows.sequences.unique(return_inverse=True)
+        along = gradients @ torch.cat([q.basis for q in subspaces], dim=1).to(gradients)
+        inside = summed_columns(along.double().square_(), [q.rank for q in subspaces])
         n_groups = int(groups.max()) + 1
-        return cls(places, gradients, scale, rows.sequences[places], groups[places], n_groups, energy, along, inside)
+        return cls(places, gradients, scale, sequences[places], groups[places], n_groups, energy, along, inside)
 
     def among(self, mask: Bool[Tensor, "rows"]) -> ObservedTokens:
         """Return those among the rows that a mask chooses."""

@@ -289,8 +289,7 @@ class _Tested:
 
     def _add_counts(self, freq_bin: str, tokens: ObservedTokens, moments: GroupMoments) -> None:
         """Add how many tokens the bin has, and how many tokens and sequences it has in effect."""
-        _, index = tokens.sequences.unique(return_inverse=True)
-        by_sequence = torch.zeros_like(tokens.energy).index_add_(0, index, tokens.energy)
+        by_sequence = tokens.sequences.bincount(tokens.energy)
         self.n_tokens[freq_bin] = len(tokens.energy)
         self.effective_tokens[freq_bin] = effective_number(tokens.energy)
         self.effective_sequences[freq_bin] = effective_number(by_sequence)
@@ -301,7 +300,7 @@ class _Tested:
         by_name: dict[str, list[Tensor]] = {}
         for name, column in zip(self.subspaces, shares.unbind(dim=1), strict=True):
             by_name.setdefault(self.drawn.get(name, name), []).append(column)
-        means = {name: torch.stack(columns).mean(dim=0) for name, columns in by_name.items()}
+        means = {name: sum(columns[1:], columns[0]) / len(columns) for name, columns in by_name.items()}
         proxy, rank, dim = means[self.name], self.proxy.rank, self.proxy.dim
         # The means of these controls, in closed form; docs/measures/alignment.md, 'Chance'.
         means["random"] = torch.full_like(proxy, rank / dim)
