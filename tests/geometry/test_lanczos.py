@@ -30,6 +30,14 @@ def test_vectors_are_orthonormal_even_where_fewer_eigenvalues_differ_from_0():
     torch.testing.assert_close(vectors.T @ vectors, torch.eye(8, dtype=torch.float64), rtol=0, atol=1e-9)
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_small_matrix_and_one_that_is_0_have_them_too(count):
+    for matrix in (torch.diag(torch.tensor([1.0, 3.0, 2.0])).double(), torch.zeros(3, 3, dtype=torch.float64)):
+        values, vectors = largest(matrix, count)
+        torch.testing.assert_close(values, matrix.diagonal().sort(descending=True).values[:count])
+        torch.testing.assert_close(vectors.T @ vectors, torch.eye(count, dtype=torch.float64))
+
+
 def test_it_is_the_same_each_time():
     matrix = matrix_of(torch.arange(1, DIM + 1, dtype=torch.float64) ** -0.5)
     assert all(torch.equal(one, other) for one, other in zip(largest(matrix, 3), largest(matrix, 3), strict=True))

@@ -28,7 +28,8 @@ class ObservedTokens:
         scale: A power of two that is common to all.
         sequences: The number of its sequence, from 0 on.
         groups: Its group of sequences.
-        n_groups: The number of groups, of which a bin may lack some.
+        n_sequences: The number of sequences, of which a bin may lack some, like those of groups.
+        n_groups: The number of groups.
         energy: The squared length of its gradient.
         along: The coordinates of its gradient in the bases of all subspaces.
         inside: The energy inside each subspace.
@@ -39,6 +40,7 @@ class ObservedTokens:
     scale: float
     sequences: Int[Tensor, "n"]
     groups: Int[Tensor, "n"]
+    n_sequences: int
     n_groups: int
     energy: Float[Tensor, "n"]
     along: Float[Tensor, "n c"]
@@ -62,9 +64,19 @@ class ObservedTokens:
         gradients, energy = gradients.index_select(0, places), energy[places]
         _, sequences = rows.sequences.unique(return_inverse=True)
         along = gradients @ torch.cat([q.basis for q in subspaces], dim=1).to(gradients)
-        inside = summed_columns(along.double().square_(), [q.rank for q in subspaces])
-        n_groups = int(groups.max()) + 1
-        return cls(places, gradients, scale, sequences[places], groups[places], n_groups, energy, along, inside)
+        inside = summed_columns(along.double().square(), [q.rank for q in subspaces])
+        return cls(
+            places=places,
+            gradients=gradients,
+            scale=scale,
+            sequences=sequences[places],
+            groups=groups[places],
+            n_sequences=int(sequences.max()) + 1,
+            n_groups=int(groups.max()) + 1,
+            energy=energy,
+            along=along,
+            inside=inside,
+        )
 
     def among(self, mask: Bool[Tensor, "rows"]) -> ObservedTokens:
         """Return those among the rows that a mask chooses."""

@@ -157,7 +157,7 @@ class PairSums:
     @classmethod
     def of(cls, matrix: Float[Tensor, "d d"]) -> PairSums:
         """Return the sums over a symmetric matrix."""
-        return cls._of(matrix.diagonal(), matrix.sum(dim=1), float(matrix.square().sum()))
+        return cls._of(matrix.diagonal(), matrix.sum(dim=1), float(torch.linalg.vector_norm(matrix)) ** 2)
 
     @classmethod
     def of_projection(cls, q: Subspace) -> PairSums:

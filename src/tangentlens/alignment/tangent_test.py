@@ -289,7 +289,7 @@ class _Tested:
 
     def _add_counts(self, freq_bin: str, tokens: ObservedTokens, moments: GroupMoments) -> None:
         """Add how many tokens the bin has, and how many tokens and sequences it has in effect."""
-        by_sequence = tokens.sequences.bincount(tokens.energy)
+        by_sequence = tokens.energy.new_zeros(tokens.n_sequences).index_add_(0, tokens.sequences, tokens.energy)
         self.n_tokens[freq_bin] = len(tokens.energy)
         self.effective_tokens[freq_bin] = effective_number(tokens.energy)
         self.effective_sequences[freq_bin] = effective_number(by_sequence)

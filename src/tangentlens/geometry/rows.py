@@ -86,9 +86,11 @@ def unit_scale(rows: Float[Tensor, "n d"]) -> float:
 
     Division by a power of two does not round.
     """
+    if not rows.numel():
+        return 1.0
     # One pass, without a copy of the rows.
-    low, high = (float(end) for end in rows.aminmax()) if rows.numel() else (0.0, 0.0)
-    largest = max(-low, high)
+    low, high = rows.aminmax()
+    largest = float(torch.maximum(-low, high))
     return 2.0 ** min(math.frexp(largest)[1], 1023)
 
 

@@ -38,7 +38,7 @@ def anisotropy(x: Any, center: bool = True, power: int = 2) -> float:
         # All eigenvalues are worth their time only where moments keep them for other measures.
         matrix = moments.covariance() if center else moments.second_moment()
         total = float(matrix.trace())
-        first = float(largest(matrix, 1)[0]) if total > 0 else 0.0
+        first = float(largest(matrix, 1)[0])
     else:
         values = moments.spectrum(center=center) ** (power / 2)
         first, total = float(values[0]), float(values.sum())
