@@ -300,7 +300,7 @@ class _Tested:
         by_name: dict[str, list[Tensor]] = {}
         for name, column in zip(self.subspaces, shares.unbind(dim=1), strict=True):
             by_name.setdefault(self.drawn.get(name, name), []).append(column)
-        means = {name: sum(columns[1:], columns[0]) / len(columns) for name, columns in by_name.items()}
+        means = {name: torch.stack(columns).mean(dim=0) for name, columns in by_name.items()}
         proxy, rank, dim = means[self.name], self.proxy.rank, self.proxy.dim
         # The means of these controls, in closed form; docs/measures/alignment.md, 'Chance'.
         means["random"] = torch.full_like(proxy, rank / dim)

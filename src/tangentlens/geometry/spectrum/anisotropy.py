@@ -34,8 +34,10 @@ def anisotropy(x: Any, center: bool = True, power: int = 2) -> float:
     if power not in (1, 2):
         raise InputError(f"power must be 1 or 2, but is {power}; 2 is the share of variance")
     moments = Moments.of(x)
-    if power == 2 and moments.dim > _NARROW and not isinstance(x, Moments):
-        # All eigenvalues are worth their time only where moments keep them for other measures.
+    # All eigenvalues are worth their time only where moments keep them for other measures, or where a GPU would have to
+    # wait in each step of an iteration.
+    keeps = isinstance(x, Moments) or moments.mean.device.type != "cpu"
+    if power == 2 and moments.dim > _NARROW and not keeps:
         matrix = moments.covariance() if center else moments.second_moment()
         total = float(matrix.trace())
         first = float(largest(matrix, 1)[0])
