@@ -73,7 +73,13 @@ class GroupMoments:
     @cached_property
     def total(self) -> Float[Tensor, "d d"]:
         """The second moment of all groups."""
-        return gram(self.gradients).double() if self._few else self._parts.sum(dim=0, dtype=torch.float64)
+        if self._few:
+            return gram(self.gradients).double()
+        total = torch.zeros_like(self._parts[0], dtype=torch.float64)
+        # A sum over groups in fp64 would first copy them all.
+        for part in self._parts:
+            total += part
+        return total
 
     @property
     def _few(self) -> bool:
