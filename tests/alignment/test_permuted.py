@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from tangentlens import tangent_test
-from tangentlens.alignment.permuted import N_PERMUTATIONS, Permutations, ones, permuted_mean, permuted_variance
+from tangentlens.alignment.permuted import (
+    N_PERMUTATIONS,
+    PairSums,
+    Permutations,
+    ones,
+    permuted_mean,
+    permuted_variance,
+)
 from tangentlens.alignment.tangent_result import Cell
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.random import random
@@ -29,7 +36,9 @@ def test_mean_and_variance_are_those_of_all_permutations(dim):
     )
     axis = ones(q).basis
     assert float(permuted_mean((axis.T @ matrix @ axis)[0, 0], q)) == pytest.approx(float(shares.mean()))
-    assert permuted_variance(q, matrix) == pytest.approx(float(shares.var(correction=0)), abs=1e-12)
+    assert permuted_variance(PairSums.of_projection(q), PairSums.of(matrix)) == pytest.approx(
+        float(shares.var(correction=0)), abs=1e-12
+    )
 
 
 def test_draws_have_the_quantiles_of_real_permutations():
@@ -41,7 +50,7 @@ def test_draws_have_the_quantiles_of_real_permutations():
     q = Subspace.span(torch.randn(2, 20, generator=make, dtype=torch.float64) + 9 * torch.eye(2, 20))
     orders = torch.rand(4000, 20, generator=make).argsort(dim=1)
     real = torch.stack([(q.basis[order].T @ matrix @ q.basis[order]).trace() for order in orders])
-    found = Permutations(q, seed=0).chance(matrix)
+    (found,) = Permutations(q, seed=0).chances([PairSums.of(matrix)])
     for level in (0.5, 0.9, 0.99):
         share = float(real.quantile(level))
         # Three standard errors of a rate over 1,999 permutations, and as much for those it is compared with.

@@ -1,3 +1,5 @@
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from tangentlens.geometry.rows import group_products
 from tangentlens.geometry.spectrum.anisotropy import anisotropy_replicates
 from tangentlens.statistics.bootstrap import bootstrap_interval, cluster_bootstrap
 from tangentlens.statistics.groups import sequence_groups
-from tangentlens.statistics.jackknife import jackknife, leave_one_out, replicate, share_jackknife
+from tangentlens.statistics.jackknife import jackknife, jackknives, leave_one_out, replicate, share_jackknife
 
 
 def test_groups_hold_whole_sequences_of_even_number():
@@ -140,3 +142,21 @@ def test_intervals_of_anisotropy_are_those_of_exact_replicates(strong, off, gene
     found, expected = share_jackknife(anisotropy_replicates(x, sequences)), share_jackknife(exact)
     assert found.value == pytest.approx(expected.value, rel=1e-6)
     assert found.ci_high - found.ci_low == pytest.approx(expected.ci_high - expected.ci_low, rel=off)
+
+
+def test_several_estimates_at_once_are_those_one_by_one():
+    make = torch.Generator().manual_seed(0)
+    replicates = torch.randn(5, 9, generator=make, dtype=torch.float64)
+    replicates[1, 0], replicates[2, 4], replicates[3, 2] = math.inf, math.inf, math.nan
+    energy = torch.tensor([1.0, 2.0, 0.0, 3.0, 1.0, 2.0, 2.0, 1.0])
+    together = jackknives(replicates, energy)
+    for one, found in zip(replicates, together, strict=True):
+        value, left_out = float(one[0]), one[1:][energy > 0]
+        low, high = math.nan, math.nan
+        if bool(one[0].isfinite()) and bool(left_out.isfinite().all()):
+            degrees = float(energy.sum() ** 2 / energy.square().sum()) - 1
+            error = math.sqrt(6 / 7 * float((left_out - left_out.mean()).square().sum()))
+            reach, center = float(stats.t.ppf(0.975, degrees)) * error, value + 6 * (value - float(left_out.mean()))
+            low, high = min(value, center - reach), max(value, center + reach)
+        numbers = (found.value, found.ci_low, found.ci_high)
+        assert numbers == pytest.approx((value, low, high), nan_ok=True)

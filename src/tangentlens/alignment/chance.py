@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from jaxtyping import Float
 from scipy import special
 from torch import Tensor
@@ -95,7 +96,7 @@ def chance_beside(matrix: Float[Tensor, "d d"], q: Subspace) -> tuple[Chance, Ch
         matrix: The symmetric matrix M of trace 1 of which shares are taken: `spectral_power`, or `GroupMoments.power`.
         q: The proxy.
     """
-    square = float(matrix.square().sum())
+    square = float(torch.linalg.vector_norm(matrix)) ** 2
     # With M restricted to the complement of Q: tr M - tr Q'MQ, and tr M^2 - 2 tr Q'M^2 Q + tr (Q'MQ)^2.
     image = matrix @ q.basis
     inner = q.basis.T @ image

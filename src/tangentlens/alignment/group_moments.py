@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from tangentlens.alignment.share import check_gradients, moment_shares, spectral_power
 from tangentlens.geometry.leading import krylov_basis, leading_vectors
-from tangentlens.geometry.rows import gram, unit_scale
+from tangentlens.geometry.rows import gram, squared_lengths, symmetric_product, unit_scale
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.statistics.influence import held_by_top
 from tangentlens.statistics.jackknife import leave_one_out
@@ -30,16 +30,18 @@ class GroupMoments:
     moments of the groups, which are never formed.
 
     Attributes:
-        rows: The gradients of each group, divided by the root of the energy of all groups.
+        gradients: The gradients, ordered by group and divided by the root of the energy of all groups.
+        sizes: How many of them each group has.
         scale: That root.
 
-    >>> rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [2.0, 1.0]])
+    >>> rows = torch.tensor([[2.0, 0.0], [0.0, 1.0], [2.0, 1.0]], dtype=torch.float64)
     >>> moments = GroupMoments.of(rows, torch.tensor([0, 1, 2]), n_groups=3)
     >>> moments.shares({"first axis": Subspace.span([[1.0, 0.0]])}, (1.0, 2.0))["first axis"][0].tolist()
     [0.8, 0.9411764705882353]
     """
 
-    rows: Sequence[Float[Tensor, "_ d"]]
+    gradients: Float[Tensor, "n d"]
+    sizes: Sequence[int]
     scale: float
 
     @classmethod
@@ -54,53 +56,63 @@ class GroupMoments:
         # At unit scale, squares of very small or large moments neither vanish nor overflow.
         scale = unit_scale(rows)
         unit = rows / scale
-        norm = float(unit.double().norm() or 1.0)
-        unit = unit / norm
-        ordered = unit[groups.argsort(stable=True)].split(groups.bincount(minlength=n_groups).tolist())
-        return cls(ordered, scale * norm)
+        norm = float(torch.linalg.vector_norm(unit, dtype=torch.float64)) or 1.0
+        ordered = unit.index_select(0, groups.argsort(stable=True)).div_(norm)
+        return cls(ordered, groups.bincount(minlength=n_groups).tolist(), scale * norm)
+
+    @property
+    def rows(self) -> Sequence[Float[Tensor, "_ d"]]:
+        """The gradients of each group."""
+        return self.gradients.split(self.sizes)
 
     @cached_property
     def energy(self) -> Float[Tensor, "g"]:
         """The part of the energy that each group has."""
-        return torch.stack([rows.double().square().sum() for rows in self.rows])
+        return self._member @ squared_lengths(self.gradients)
 
     @cached_property
     def total(self) -> Float[Tensor, "d d"]:
         """The second moment of all groups."""
-        return gram(self._all).double() if self._few else self._parts.sum(dim=0)
-
-    @cached_property
-    def _all(self) -> Float[Tensor, "n d"]:
-        return torch.cat(list(self.rows))
+        if self._few:
+            return gram(self.gradients).double()
+        total = torch.zeros_like(self._parts[0], dtype=torch.float64)
+        # A sum over groups in fp64 would first copy them all.
+        for part in self._parts:
+            total += part
+        return total
 
     @property
     def _few(self) -> bool:
         """Whether inner products of gradients take less time than moments of groups: the two are even near this."""
-        return 2 * len(self._all) < 3 * self._all.shape[1]
+        return 2 * len(self.gradients) < 3 * self.gradients.shape[1]
 
     @cached_property
     def _parts(self) -> Float[Tensor, "g d d"]:
-        """The sum of gg' over the gradients of each group."""
-        d = self._all.shape[1]
-        parts = self._all.new_empty(len(self.rows), d, d, dtype=torch.float64)
+        """The sum of gg' over the gradients of each group, in their precision."""
+        d = self.gradients.shape[1]
+        parts = self.gradients.new_empty(len(self.sizes), d, d)
         for part, rows in zip(parts, self.rows, strict=True):
-            part.copy_(gram(rows))
+            gram(rows, out=part)
         return parts
 
     @cached_property
     def _inner(self) -> Float[Tensor, "n n"]:
         """The inner products of all gradients."""
-        return (self._all @ self._all.T).double()
+        return gram(self.gradients.T).double()
 
     @cached_property
     def _member(self) -> Float[Tensor, "g n"]:
         """1 where a gradient belongs to a group, else 0."""
-        sizes = torch.tensor([len(rows) for rows in self.rows], device=self._all.device)
-        group = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes, output_size=len(self._all))
+        sizes = torch.tensor(self.sizes, device=self.gradients.device)
+        group = torch.arange(len(sizes), device=sizes.device).repeat_interleave(sizes, output_size=len(self.gradients))
         return (group == torch.arange(len(sizes), device=sizes.device)[:, None]).double()
 
     def shares(
-        self, subspaces: Mapping[str, Subspace], orders: Sequence[float], start: Float[Tensor, "d c"] | None = None
+        self,
+        subspaces: Mapping[str, Subspace],
+        orders: Sequence[float],
+        start: Float[Tensor, "d c"] | None = None,
+        along: Float[Tensor, "n columns"] | None = None,
     ) -> dict[str, Float[Tensor, "g_plus_1 orders"]]:
         """Return the share of every subspace at every order: of all groups, then without each of them.
 
@@ -114,20 +126,20 @@ class GroupMoments:
             subspaces: The subspaces by name.
             orders: The orders of the shares: 1, 2 and `math.inf`.
             start: Leading eigenvectors of the moment of all groups, `(d, c)`, to find those without a group faster.
+            along: The coordinates of `gradients` in the bases of all subspaces, if they are known.
         """
         check_gradients(self.total)
-        ranks = [q.rank for q in subspaces.values()]
-        bases, kept = torch.cat([q.basis for q in subspaces.values()], dim=1).to(self._all), self._kept
-        along = (self._all @ bases).double().split(ranks, dim=1)
+        ranks, kept = [q.rank for q in subspaces.values()], self._kept
+        if along is None:
+            along = self.gradients @ torch.cat([q.basis for q in subspaces.values()], dim=1).to(self.gradients)
 
         def taken(order: float) -> Float[Tensor, "g_plus_1 subspaces"]:
             if order == 1:
-                inside = torch.stack([self._member @ one.square().sum(dim=1) for one in along], dim=1)
+                inside = summed_columns(self._member @ along.double().square(), ranks)
                 return kept @ inside / (kept @ self.energy)[:, None]
             if order == 2:
-                inside = torch.stack([_between(one, kept) for one in self._within(bases, along)], dim=1)
-                return inside / self._whole(kept)[:, None]
-            totals = leave_one_out(self._parts)
+                return _between(self._within(along, ranks), kept).T / self._whole(kept)[:, None]
+            totals = leave_one_out(self._parts.double())
             return torch.stack([moment_shares(total, subspaces, (order,), start)[:, 0] for total in totals])
 
         shares = torch.stack([taken(order) for order in orders], dim=2)
@@ -136,12 +148,12 @@ class GroupMoments:
     @cached_property
     def _kept(self) -> Float[Tensor, "g_plus_1 g"]:
         """Which groups count: all of them, then all but one."""
-        g = len(self.rows)
+        g = len(self.sizes)
         return torch.ones_like(self.energy) - torch.eye(g + 1, g).roll(1, dims=0).to(self.energy)
 
     def rms(self) -> Float[Tensor, "g_plus_1"]:
         """Return the root mean square length of a gradient: of all groups, then without each of them."""
-        counts = self.energy.new_tensor([len(rows) for rows in self.rows])
+        counts = self.energy.new_tensor(self.sizes)
         return (self._kept @ self.energy / (self._kept @ counts)).sqrt() * self.scale
 
     def anisotropy(self) -> Float[Tensor, "g_plus_1"]:
@@ -152,29 +164,26 @@ class GroupMoments:
         """
         check_gradients(self.total)
         basis = krylov_basis(self.total)
-        inside = torch.stack([gram(rows @ basis.to(rows)) for rows in self.rows])
+        along = (self.gradients @ basis.to(self.gradients)).split(self.sizes)
+        inside = torch.stack([gram(rows) for rows in along])
         return torch.linalg.eigvalsh(leave_one_out(inside))[:, -1] / (self._kept @ self.energy)
 
-    def _within(
-        self, bases: Float[Tensor, "d c"], along: Sequence[Float[Tensor, "n _"]]
-    ) -> Iterator[Float[Tensor, "g g"]]:
-        """Yield tr Q'P_g P_h Q for all pairs of groups, for one subspace after the other.
+    def _within(self, along: Float[Tensor, "n c"], ranks: Sequence[int]) -> Float[Tensor, "subspaces g g"]:
+        """Return tr Q'P_g P_h Q for all pairs of groups, for each subspace.
 
         Args:
-            bases: The bases of all subspaces.
-            along: The coordinates of all gradients in each of them.
+            along: The coordinates of all gradients along the bases of all subspaces.
+            ranks: How many of the columns belong to each subspace.
         """
-        if self._few:
-            for one in along:
-                yield self._member @ (self._inner * (one @ one.T)) @ self._member.T
-            return
-        # A moment X'X times B is X'(XB), which is cheaper if there are few rows; in fp32 it is also faster.
-        if len(self._all) < len(self.rows) * self._all.shape[1]:
-            image = torch.stack([rows.T @ (rows @ bases) for rows in self.rows]).double()
-        else:
-            image = self._parts @ bases.double()
-        for one in image.split([part.shape[1] for part in along], dim=2):
-            yield _products(one)
+        images = self.gradients.new_empty(len(self.sizes), along.shape[1], self.gradients.shape[1])
+        pairs = zip(along.split(self.sizes), self.rows, strict=True)
+        for image, (inside, rows) in zip(images, pairs, strict=True):
+            # The moment of a group is X'X, and X'(XQ) is cheaper than (X'X)Q.
+            torch.mm(inside.T, rows, out=image)
+        # Products of single columns lose few digits, and are added up in fp64.
+        columns = images.transpose(0, 1)
+        products = (columns @ columns.mT).double().split(list(ranks))
+        return torch.stack([of_subspace.sum(dim=0) for of_subspace in products])
 
     def power(self, order: float) -> Float[Tensor, "d d"]:
         """Return the matrix M of trace 1 for which the share of all groups is tr Q'MQ.
@@ -184,16 +193,20 @@ class GroupMoments:
         """
         if order != 2:
             return spectral_power(self.total, order)
-        whole = self._whole(torch.ones_like(self.energy)[None])
         # Only the spread of chance is computed from M, for which single precision is enough.
-        if self._few:
-            others = self._inner * (1 - self._member.T @ self._member)
-            return (self._all.T @ (others.to(self._all) @ self._all)).double() / whole
-        own = torch.zeros_like(self.total)
-        for rows, part in zip(self.rows, self._parts, strict=True):
-            # The square of a moment X'X is X'(XX')X, which is cheaper if there are few rows.
-            own += rows.T @ (rows @ rows.T @ rows) if 3 * len(rows) < len(part) else gram(part.float())
-        return (self.total @ self.total - own) / whole
+        between = gram(self.total.to(self.gradients)) - self._own_squares()
+        return between.double() / self._whole(torch.ones_like(self.energy)[None])
+
+    def _own_squares(self) -> Float[Tensor, "d d"]:
+        """Return the sum of the squares of the groups' own moments."""
+        n, d = self.gradients.shape
+        # The square of a moment X'X is X'(XX')X, which is cheaper if there are few rows.
+        if 5 * n < 2 * len(self.sizes) * d:
+            return symmetric_product(self.gradients, torch.cat([rows @ rows.T @ rows for rows in self.rows]))
+        own = self.gradients.new_zeros(d, d)
+        for part in self._parts:
+            own += gram(part)
+        return own
 
     def held_by_top(self, q: Subspace, order: float) -> float:
         """Return the part of the share's numerator that the top 1% of tokens hold.
@@ -207,7 +220,7 @@ class GroupMoments:
         along = [rows @ q.basis.to(rows) for rows in self.rows]
         if order == 1:
             return held_by_top(torch.cat([inside.square().sum(dim=1) for inside in along]))
-        image = (self.total @ q.basis).to(self._all)
+        image = (self.total @ q.basis).to(self.gradients)
         pairs = zip(self.rows, along, strict=True)
         return held_by_top(
             torch.cat([(inside * (rows @ (image - rows.T @ inside))).sum(dim=1) for rows, inside in pairs])
@@ -216,7 +229,10 @@ class GroupMoments:
     @cached_property
     def _products(self) -> Float[Tensor, "g g"]:
         """The products <P_g, P_h> of the moments of all pairs of groups."""
-        return self._member @ self._inner.square() @ self._member.T if self._few else _products(self._parts)
+        if self._few:
+            return self._member @ self._inner.square() @ self._member.T
+        flat = self._parts.double().flatten(1)
+        return flat @ flat.T
 
     def _whole(self, kept: Float[Tensor, "replicates g"]) -> Float[Tensor, "replicates"]:
         """Return tr X of each replicate, or NaN if it is 0 up to rounding."""
@@ -224,12 +240,14 @@ class GroupMoments:
         return whole.where(whole > _NOTHING * (kept @ self._products.diagonal()), math.nan)
 
 
-def _products(matrices: Float[Tensor, "g d c"]) -> Float[Tensor, "g g"]:
-    """Return <A_g, A_h> for all pairs of matrices."""
-    flat = matrices.flatten(1)
-    return flat @ flat.T
+def summed_columns(columns: Float[Tensor, "n c"], ranks: Sequence[int]) -> Float[Tensor, "n subspaces"]:
+    """Return the sums over the columns of each subspace, given how many each has."""
+    return torch.stack([part.sum(dim=1) for part in columns.split(list(ranks), dim=1)], dim=1)
 
 
-def _between(products: Float[Tensor, "g g"], kept: Float[Tensor, "replicates g"]) -> Float[Tensor, "replicates"]:
+def _between(
+    products: Float[Tensor, "*subspaces g g"], kept: Float[Tensor, "replicates g"]
+) -> Float[Tensor, "*subspaces replicates"]:
     """Return the sum of the products of different groups, over the groups that each replicate keeps."""
-    return torch.einsum("rg,gh,rh->r", kept, products - torch.diag(products.diagonal()), kept)
+    different = products - torch.diag_embed(products.diagonal(dim1=-2, dim2=-1))
+    return (kept @ different * kept).sum(dim=-1)

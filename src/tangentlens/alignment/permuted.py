@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -13,6 +16,8 @@ from torch import Tensor
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.statistics.interval import Interval
 
+# One share, or many.
+Number = TypeVar("Number", float, Tensor)
 # The number of permutations behind a p-value, which is therefore at least 1 / 2,000.
 N_PERMUTATIONS = 1999
 
@@ -52,7 +57,7 @@ def ones(q: Subspace) -> Subspace:
     return Subspace(torch.full_like(q.basis[:, :1], q.dim**-0.5))
 
 
-def permuted_mean(along_ones: Tensor, q: Subspace) -> Tensor:
+def permuted_mean(along_ones: Number, q: Subspace) -> Number:
     """Return the mean share of a proxy with permuted coordinates, given the share of the direction of all ones.
 
     A permutation leaves the direction of all ones where it is, and treats all others alike on average. With u the share
@@ -76,36 +81,44 @@ class Permutations:
 
     def __init__(self, q: Subspace, seed: int) -> None:
         self.q = q
-        make = np.random.default_rng(seed)
-        # These are a few numbers, of which sums are needed on the host.
-        self.weights = q.basis.square().sum(dim=1).cpu()
-        weights = np.tile(self.weights.numpy(), (N_PERMUTATIONS, 1))
-        self.diagonals = torch.from_numpy(make.permuted(weights, axis=1))
-        self.noise = torch.from_numpy(make.standard_normal(N_PERMUTATIONS))
+        self.own = PairSums.of_projection(q)
+        places, self.noise = _drawn(q.dim, seed)
+        self.diagonals = torch.from_numpy(np.take(self.own.diagonal.numpy(), places))
 
-    def chance(self, matrix: Float[Tensor, "d d"]) -> Permuted:
-        """Return the distribution of tr P'QQ'PM over random permutations P.
+    def chances(self, matrices: Sequence[PairSums]) -> list[Permuted]:
+        """Return the distribution of tr P'QQ'PM over random permutations P, for each of several matrices.
 
         Args:
-            matrix: The symmetric matrix M of trace 1 of which shares are taken.
+            matrices: Sums over the symmetric matrices M of trace 1 of which shares are taken.
         """
-        mean = float(permuted_mean(matrix.mean() * len(matrix), self.q))
-        weights, diagonal = self.weights, matrix.diagonal().cpu().double()
-        drawn = self.diagonals @ diagonal
-        of_diagonal = _spread(weights) * _spread(diagonal) / max(len(matrix) - 1, 1)
-        rest = math.sqrt(max(permuted_variance(self.q, matrix) - of_diagonal, 0.0))
-        shift = mean - float(weights.mean() * diagonal.sum())
+        # One product for all: most of its time is spent on reading the permutations.
+        drawn = torch.stack([m.diagonal for m in matrices]) @ self.diagonals.T
+        return [self._chance(m, of_diagonal) for m, of_diagonal in zip(matrices, drawn, strict=True)]
+
+    def _chance(self, matrix: PairSums, drawn: Float[Tensor, "draws"]) -> Permuted:
+        d, own = self.q.dim, self.own
+        mean = permuted_mean((matrix.trace + matrix.total) / d, self.q)
+        of_diagonal = own.spread * matrix.spread / max(d - 1, 1)
+        rest = math.sqrt(max(permuted_variance(own, matrix) - of_diagonal, 0.0))
+        shift = mean - own.trace * matrix.trace / d
         return Permuted(mean, drawn + shift + rest * self.noise)
 
 
-def permuted_variance(q: Subspace, matrix: Float[Tensor, "d d"]) -> float:
-    """Return the variance of tr P'QQ'PM over all permutations P, exactly.
+@lru_cache(maxsize=4)
+def _drawn(d: int, seed: int) -> tuple[np.ndarray, Tensor]:
+    """Return random permutations of `d` places, and a normal number for each; all sites of a width share them."""
+    make = np.random.default_rng(seed)
+    places = make.permuted(np.tile(np.arange(d), (N_PERMUTATIONS, 1)), axis=1)
+    return places.astype(np.int32), torch.from_numpy(make.standard_normal(N_PERMUTATIONS))
 
-    With A = QQ' and B = M, it is that of a sum over pairs (i, j) of A_P(i)P(j) B_ij. The expectation of a product of
-    two terms depends only on which of their indices are equal, so it is a sum over these cases (N. Mantel, 1967).
+
+def permuted_variance(a: PairSums, b: PairSums) -> float:
+    """Return the variance of the sum over pairs (i, j) of A_P(i)P(j) B_ij over all permutations P, exactly.
+
+    With A = QQ' and B = M, this sum is tr P'QQ'PM. The expectation of a product of two terms depends only on which of
+    their indices are equal, so it is a sum over these cases (N. Mantel, 1967).
     """
-    d = q.dim
-    a, b = (_PairSums.of(*parts) for parts in (_own_sums(q), _matrix_sums(matrix)))
+    d = len(a.diagonal)
     pairs, triples, quadruples = (math.perm(d, count) for count in (2, 3, 4))
     # The square of the sum over i != j: equal pairs, pairs with one index in common, and disjoint pairs.
     square = 2 * a.squares * b.squares / max(pairs, 1)
@@ -119,11 +132,12 @@ def permuted_variance(q: Subspace, matrix: Float[Tensor, "d d"]) -> float:
     return diagonal + square - mean**2 + 2 * (cross - a.trace * b.trace / d * mean)
 
 
-@dataclass(frozen=True)
-class _PairSums:
-    """Sums over the entries of a symmetric matrix, its diagonal and the rest apart.
+@dataclass(frozen=True, eq=False)
+class PairSums:
+    """Sums over the entries of a symmetric matrix, its diagonal and the rest apart; on the CPU.
 
     Attributes:
+        diagonal: The diagonal.
         trace: The sum of the diagonal.
         spread: The sum of squares of the diagonal around its mean.
         total: The sum of the rest.
@@ -132,6 +146,7 @@ class _PairSums:
         mixed: The sum of products of the diagonal and the row sums of the rest.
     """
 
+    diagonal: Float[Tensor, "d"]
     trace: float
     spread: float
     total: float
@@ -140,12 +155,25 @@ class _PairSums:
     mixed: float
 
     @classmethod
-    def of(cls, diagonal: Float[Tensor, "d"], sums: Float[Tensor, "d"], square: float) -> _PairSums:
+    def of(cls, matrix: Float[Tensor, "d d"]) -> PairSums:
+        """Return the sums over a symmetric matrix."""
+        return cls._of(matrix.diagonal(), matrix.sum(dim=1), float(torch.linalg.vector_norm(matrix)) ** 2)
+
+    @classmethod
+    def of_projection(cls, q: Subspace) -> PairSums:
+        """Return the sums over QQ'."""
+        return cls._of(q.basis.square().sum(dim=1), q.basis @ q.basis.sum(dim=0), float(q.rank))
+
+    @classmethod
+    def _of(cls, diagonal: Float[Tensor, "d"], sums: Float[Tensor, "d"], square: float) -> PairSums:
         """Return the sums, given the diagonal, the row sums of the whole matrix and its sum of squares."""
+        # These are a few numbers, of which sums are needed on the host.
+        diagonal, sums = torch.stack([diagonal, sums]).cpu().double()
         rest = sums - diagonal
         return cls(
+            diagonal=diagonal,
             trace=float(diagonal.sum()),
-            spread=_spread(diagonal),
+            spread=float((diagonal - diagonal.mean()).square().sum()),
             total=float(rest.sum()),
             squares=square - float(diagonal.square().sum()),
             rows=float(rest.square().sum()),
@@ -156,18 +184,3 @@ class _PairSums:
     def disjoint(self) -> float:
         """The sum over pairs of entries of the rest that have no index in common."""
         return self.total**2 - 4 * self.rows + 2 * self.squares
-
-
-def _own_sums(q: Subspace) -> tuple[Tensor, Tensor, float]:
-    """Return diagonal, row sums and sum of squares of QQ'."""
-    return q.basis.square().sum(dim=1).cpu(), (q.basis @ q.basis.sum(dim=0)).cpu(), float(q.rank)
-
-
-def _matrix_sums(matrix: Float[Tensor, "d d"]) -> tuple[Tensor, Tensor, float]:
-    """Return diagonal, row sums and sum of squares of a matrix."""
-    return matrix.diagonal().cpu(), matrix.sum(dim=1).cpu(), float(matrix.square().sum())
-
-
-def _spread(values: Float[Tensor, "d"]) -> float:
-    """Return the sum of squares around the mean."""
-    return float((values - values.mean()).square().sum())

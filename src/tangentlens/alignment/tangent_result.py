@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
 import torch
@@ -15,10 +16,18 @@ from tangentlens.alignment.chance import Chance
 from tangentlens.alignment.permuted import Permuted
 from tangentlens.alignment.share import ORDERS
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.statistics.bootstrap import bootstrap_interval
+from tangentlens.statistics.bootstrap import bootstrap_intervals
 from tangentlens.statistics.influence import DECIDES, TOP, effective_number
 from tangentlens.statistics.interval import Interval
-from tangentlens.statistics.jackknife import LEAST_EFFECTIVE, jackknife, log_odds, log_share, share_jackknife
+from tangentlens.statistics.jackknife import (
+    LEAST_EFFECTIVE,
+    jackknife,
+    jackknives,
+    log_odds,
+    log_share,
+    share_jackknife,
+    share_jackknives,
+)
 from tangentlens.statistics.words import compare
 
 
@@ -46,6 +55,9 @@ class TokenCell(NamedTuple):
 
     variant: str
     freq_bin: str
+
+
+AnyCell = TypeVar("AnyCell", Cell, TokenCell)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,28 +117,66 @@ class TangentTest:
             order: The order of the share.
             freq_bin: 'all', or a frequency bin such as 'target.0'.
         """
-        cell = Cell(variant or self.proxy, order, freq_bin)
-        if cell in self.chances:
-            return self.chances[cell].interval()
-        return share_jackknife(self.shares[cell], self.energy[freq_bin])
+        return self._intervals[Cell(variant or self.proxy, order, freq_bin)]
 
     def log_ratio(self, control: str, order: float = 1.0, freq_bin: str = "all") -> Interval:
         """Return ln(share of the proxy / share of the control) with its 95% interval over test sequences."""
-        proxy, other = (self.shares[Cell(variant, order, freq_bin)] for variant in (self.proxy, control))
-        return jackknife(log_share(proxy) - log_share(other), self.energy[freq_bin])
+        return self._log_ratios[Cell(control, order, freq_bin)]
 
     def token_share(self, variant: str | None = None, freq_bin: str = "all") -> Interval:
         """Return the mean over tokens of |Q'g|^2 / |g|^2 with its 95% bootstrap interval over test sequences.
 
         Unlike in `share`, a long gradient has no more weight than a short one.
         """
-        replicates = log_odds(self.token_shares[TokenCell(variant or self.proxy, freq_bin)])
-        return bootstrap_interval(replicates, self.n_sequences[freq_bin]).from_log_odds()
+        return self._token_intervals[TokenCell(variant or self.proxy, freq_bin)]
 
     def token_log_ratio(self, control: str, freq_bin: str = "all") -> Interval:
         """Return ln(token share of the proxy / of the control) with its 95% interval over test sequences."""
-        proxy, other = (self.token_shares[TokenCell(variant, freq_bin)] for variant in (self.proxy, control))
-        return bootstrap_interval(log_share(proxy) - log_share(other), self.n_sequences[freq_bin])
+        return self._token_log_ratios[TokenCell(control, freq_bin)]
+
+    # The intervals of a bin are computed together: a due step has thousands, and one by one they would take longer than
+    # the shares themselves.
+
+    @cached_property
+    def _intervals(self) -> dict[Cell, Interval]:
+        """Every share with its interval."""
+        found = {cell: chance.interval() for cell, chance in self.chances.items()}
+        for freq_bin, cells in _by_bin(cell for cell in self.shares if cell not in found):
+            shares = torch.stack([self.shares[cell] for cell in cells])
+            found |= zip(cells, share_jackknives(shares, self.energy[freq_bin]), strict=True)
+        return found
+
+    @cached_property
+    def _log_ratios(self) -> dict[Cell, Interval]:
+        """The log-ratio of the proxy's share to that of every variant, with its interval."""
+        found: dict[Cell, Interval] = {}
+        for freq_bin, cells in _by_bin(self.shares):
+            proxy, other = (
+                torch.stack([self.shares[cell] for cell in of])
+                for of in ([cell._replace(variant=self.proxy) for cell in cells], cells)
+            )
+            found |= zip(cells, jackknives(log_share(proxy) - log_share(other), self.energy[freq_bin]), strict=True)
+        return found
+
+    @cached_property
+    def _token_intervals(self) -> dict[TokenCell, Interval]:
+        """Every token share with its interval."""
+        found: dict[TokenCell, Interval] = {}
+        for freq_bin, cells in _by_bin(self.token_shares):
+            shares = log_odds(torch.stack([self.token_shares[cell] for cell in cells]))
+            intervals = bootstrap_intervals(shares, self.n_sequences[freq_bin])
+            found |= zip(cells, (interval.from_log_odds() for interval in intervals), strict=True)
+        return found
+
+    @cached_property
+    def _token_log_ratios(self) -> dict[TokenCell, Interval]:
+        """The log-ratio of the proxy's token share to that of every variant, with its interval."""
+        found: dict[TokenCell, Interval] = {}
+        for freq_bin, cells in _by_bin(self.token_shares):
+            logs = log_share(torch.stack([self.token_shares[cell] for cell in cells]))
+            proxy = log_share(self.token_shares[TokenCell(self.proxy, freq_bin)])
+            found |= zip(cells, bootstrap_intervals(proxy - logs, self.n_sequences[freq_bin]), strict=True)
+        return found
 
     def rms_of_bin(self, freq_bin: str) -> Interval:
         """Return the root mean square length of a gradient in a frequency bin, with its 95% interval over sequences.
@@ -221,6 +271,14 @@ class TangentTest:
 
     def __repr__(self) -> str:
         return f"TangentTest(rank={self.rank}, dim={self.dim}, tokens={self.n_tokens['all']})\n{self.verdict()}"
+
+
+def _by_bin(cells: Iterable[AnyCell]) -> Iterator[tuple[str, list[AnyCell]]]:
+    """Yield each frequency bin and its cells."""
+    found: dict[str, list[AnyCell]] = {}
+    for cell in cells:
+        found.setdefault(cell.freq_bin, []).append(cell)
+    yield from found.items()
 
 
 def average(tests: Iterable[TangentTest]) -> TangentTest:

@@ -10,19 +10,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tangentlens.alignment.chance import Chance, chance_beside
 from tangentlens.alignment.frequency import N_BINS, FrequencyBins
 from tangentlens.alignment.group_moments import GroupMoments
-from tangentlens.alignment.permuted import Permutations, Permuted, ones, permuted_mean
+from tangentlens.alignment.observed import ObservedTokens
+from tangentlens.alignment.permuted import PairSums, Permutations, Permuted, ones, permuted_mean
 from tangentlens.alignment.rows import TokenRows, no_gradients
 from tangentlens.alignment.share import BINNED_ORDERS, ORDERS
 from tangentlens.alignment.tangent_result import Cell, TangentTest, TokenCell
 from tangentlens.errors import InputError
 from tangentlens.geometry.leading import NEAR, leading_vectors
-from tangentlens.geometry.rows import as_rows, unit_scale
+from tangentlens.geometry.rows import as_rows
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies import CLOSED_FORM, DEFAULT, PROXIES, Fit, named_proxy
 from tangentlens.proxies.principal import Principal
@@ -152,12 +153,10 @@ def subspace_test(
 
 def _tested(tested: _Tested, rows: TokenRows, bins: FrequencyBins | None, n_groups: int) -> TangentTest:
     """Return the test on the gradients of `rows`, of all tokens and, with token ids, by frequency."""
-    groups = sequence_groups(rows.sequences, n_groups)
-    # Tokens without a gradient, such as those without a target at the last layer, are not observations.
-    observed = rows.gradients.abs().amax(dim=1) > 0
-    for freq_bin, chosen in _selections(rows, bins):
-        used = chosen & observed
-        tested.add_bin(freq_bin, rows.gradients[used], rows.sequences[used], groups[used], int(groups.max()) + 1)
+    tokens = ObservedTokens.of(rows, sequence_groups(rows.sequences, n_groups), list(tested.subspaces.values()))
+    tested.add_bin("all", tokens)
+    for freq_bin, chosen in _bins(rows, bins):
+        tested.add_bin(freq_bin, tokens.among(chosen))
     if not tested.shares:
         raise no_gradients()
     return tested.result(bins.n_bins if bins else N_BINS)
@@ -186,9 +185,8 @@ def _check(rows: TokenRows, rank: int, controls: Sequence[str], orders: Sequence
         )
 
 
-def _selections(rows: TokenRows, bins: FrequencyBins | None) -> Iterator[tuple[str, Bool[Tensor, "n"]]]:
-    """Yield the name and the mask of each selection of rows: all, then each frequency bin, by input and by target."""
-    yield "all", torch.ones_like(rows.sequences).bool()
+def _bins(rows: TokenRows, bins: FrequencyBins | None) -> Iterator[tuple[str, Bool[Tensor, "n"]]]:
+    """Yield the name and the mask of each frequency bin of the rows, by input and by target."""
     for kind, ids in (("input", rows.tokens), ("target", rows.targets)):
         if not (ids >= 0).any():
             continue
@@ -225,14 +223,6 @@ def draws_of(name: str, principal: Principal, rank: int, seed: int) -> list[Subs
     return [PROXIES[name].fit(principal, rank, seed + number) for number in range(N_DRAWS)]
 
 
-def _token_shares(grads: Float[Tensor, "n d"], subspaces: Mapping[str, Subspace]) -> Float[Tensor, "n subspaces"]:
-    """Return |Q'g|^2 / |g|^2 for every token, none of whose gradients is zero, and every subspace."""
-    unit = grads / grads.abs().amax(dim=1, keepdim=True)
-    bases = torch.cat([q.basis for q in subspaces.values()], dim=1).to(grads)
-    inside = (unit @ bases).square().split([q.rank for q in subspaces.values()], dim=1)
-    return torch.stack([part.sum(dim=1) for part in inside], dim=1) / unit.square().sum(dim=1, keepdim=True)
-
-
 class _Tested:
     """Collects the parts of a `TangentTest`, one frequency bin after the other.
 
@@ -261,10 +251,10 @@ class _Tested:
         self.drawn = drawn
         self.controls = controls
         self.seed = seed
-        self.permutations = Permutations(self.proxy, seed) if "permuted" in controls else None
         self.shares: dict[Cell, Tensor] = {}
         self.token_shares: dict[TokenCell, Tensor] = {}
         self.chances: dict[Cell, Chance | Permuted] = {}
+        self.sums: dict[tuple[float, str], PairSums] = {}
         self.p_values: dict[Cell, float] = {}
         self.n_tokens: dict[str, int] = {}
         self.n_sequences: dict[str, int] = {}
@@ -275,33 +265,19 @@ class _Tested:
         self.rms: dict[str, Tensor] = {}
         self.anisotropy: dict[str, Tensor] = {}
 
-    def add_bin(
-        self,
-        freq_bin: str,
-        grads: Float[Tensor, "n d"],
-        sequences: Int[Tensor, "n"],
-        groups: Int[Tensor, "n"],
-        n_groups: int,
-    ) -> None:
-        """Add the shares, chance levels and p-values of one frequency bin, unless it has too few gradients.
-
-        Args:
-            freq_bin: The name of the bin.
-            grads: The bin's gradients, none of which is zero.
-            sequences: The sequence of each token of the bin.
-            groups: The group of sequences of each token.
-            n_groups: The number of groups, of which the bin may lack some.
-        """
-        moments = GroupMoments.of(grads, groups, n_groups)
-        self._add_counts(freq_bin, grads, sequences, moments)
+    def add_bin(self, freq_bin: str, tokens: ObservedTokens) -> None:
+        """Add the shares, chance levels and p-values of the tokens of a bin, unless too few have gradients."""
+        moments = GroupMoments.of(tokens.gradients, tokens.groups, tokens.n_groups)
+        self._add_counts(freq_bin, tokens, moments)
         if int((moments.energy > 0).sum()) < 2:
             return
         if freq_bin != "all":
-            self.rms[freq_bin], self.anisotropy[freq_bin] = moments.rms(), moments.anisotropy()
+            self.rms[freq_bin], self.anisotropy[freq_bin] = moments.rms() * tokens.scale, moments.anisotropy()
         orders = [order for order in self.orders if freq_bin == "all" or order in BINNED_ORDERS]
         near = leading_vectors(moments.total, min(NEAR, self.proxy.dim)) if math.inf in orders else None
+        found = moments.shares(self.subspaces, orders, near, along=tokens.along / moments.scale)
         # From here on, a few numbers at a time are needed on the host.
-        replicates = torch.stack(list(moments.shares(self.subspaces, orders, near).values()), dim=1).cpu()
+        replicates = torch.stack(list(found.values()), dim=1).cpu()
         for number, order in enumerate(orders):
             for variant, shares in self._by_variant(replicates[:, :, number]).items():
                 self.shares[Cell(variant, order, freq_bin)] = shares
@@ -309,17 +285,13 @@ class _Tested:
             self._add_draws(replicates[0, :, number], order, freq_bin)
             if freq_bin == "all":
                 self.held_by_top[order] = moments.held_by_top(self.proxy, order)
-        self._add_tokens(_token_shares(grads, self.subspaces), sequences, freq_bin)
+        self._add_tokens(tokens, freq_bin)
 
-    def _add_counts(
-        self, freq_bin: str, grads: Float[Tensor, "n d"], sequences: Int[Tensor, "n"], moments: GroupMoments
-    ) -> None:
+    def _add_counts(self, freq_bin: str, tokens: ObservedTokens, moments: GroupMoments) -> None:
         """Add how many tokens the bin has, and how many tokens and sequences it has in effect."""
-        energy = (grads / unit_scale(grads)).square().sum(dim=1).double()
-        _, index = sequences.unique(return_inverse=True)
-        by_sequence = energy.new_zeros(int(index.max()) + 1 if len(index) else 0).index_add_(0, index, energy)
-        self.n_tokens[freq_bin] = len(grads)
-        self.effective_tokens[freq_bin] = effective_number(energy)
+        by_sequence = tokens.energy.new_zeros(tokens.n_sequences).index_add_(0, tokens.sequences, tokens.energy)
+        self.n_tokens[freq_bin] = len(tokens.energy)
+        self.effective_tokens[freq_bin] = effective_number(tokens.energy)
         self.effective_sequences[freq_bin] = effective_number(by_sequence)
         self.energy[freq_bin] = moments.energy.cpu()
 
@@ -340,19 +312,29 @@ class _Tested:
         """Add the distributions and p-values of the controls in closed form."""
         if not set(CLOSED_FORM) & set(self.controls):
             return
-        matrix, share = moments.power(order), float(self.shares[Cell(self.name, order, freq_bin)][0])
-        chances: dict[str, Chance | Permuted] = dict(
-            zip(("random", "normal"), chance_beside(matrix, self.proxy), strict=True)
-        )
-        if self.permutations is not None:
-            chances["permuted"] = self.permutations.chance(matrix)
-        for control in (control for control in chances if control in self.controls):
-            cell = Cell(control, order, freq_bin)
-            self.chances[cell] = chances[control]
-            # The ratio to the mean of `normal` is an increasing function of the share alone, so the distribution of
-            # `random` gives the p-value of both (docs/measures/alignment.md, 'Tests').
-            law = chances["random" if control == "normal" else control]
-            self.p_values[cell] = law.p_value(share)
+        matrix = moments.power(order)
+        random, normal = chance_beside(matrix, self.proxy)
+        self._add_law("random", random, random, order, freq_bin)
+        # The ratio to the mean of `normal` is an increasing function of the share alone, so the distribution of
+        # `random` gives the p-value of both (docs/measures/alignment.md, 'Tests').
+        self._add_law("normal", normal, random, order, freq_bin)
+        if "permuted" in self.controls:
+            self.sums[order, freq_bin] = PairSums.of(matrix)
+
+    def _add_permuted(self) -> None:
+        """Add the distributions and p-values of the proxy with permuted coordinates, those of all bins at once."""
+        laws = Permutations(self.proxy, self.seed).chances(list(self.sums.values())) if self.sums else []
+        for (order, freq_bin), law in zip(self.sums, laws, strict=True):
+            self._add_law("permuted", law, law, order, freq_bin)
+
+    def _add_law(
+        self, control: str, chance: Chance | Permuted, law: Chance | Permuted, order: float, freq_bin: str
+    ) -> None:
+        """Add the distribution of a control in closed form, if it is wanted, and the p-value that a law gives it."""
+        if control in self.controls:
+            self.chances[Cell(control, order, freq_bin)] = chance
+            share = float(self.shares[Cell(self.name, order, freq_bin)][0])
+            self.p_values[Cell(control, order, freq_bin)] = law.p_value(share)
 
     def _add_draws(self, shares: Float[Tensor, "subspaces"], order: float, freq_bin: str) -> None:
         """Add the p-values of the drawn controls, from a Beta distribution fitted to their draws."""
@@ -365,9 +347,10 @@ class _Tested:
                 float(self.shares[Cell(self.name, order, freq_bin)][0])
             )
 
-    def _add_tokens(self, tokenwise: Float[Tensor, "n subspaces"], ids: Int[Tensor, "n"], freq_bin: str) -> None:
+    def _add_tokens(self, tokens: ObservedTokens, freq_bin: str) -> None:
         """Add the token shares of one frequency bin, if its gradients come from at least 2 sequences."""
-        replicates, n_sequences = bootstrap_means(tokenwise, ids, self.seed)
+        tokenwise = tokens.inside / tokens.energy[:, None]
+        replicates, n_sequences = bootstrap_means(tokenwise, tokens.sequences, self.seed)
         if n_sequences < 2:
             return
         self.n_sequences[freq_bin] = n_sequences
@@ -376,6 +359,7 @@ class _Tested:
 
     def result(self, n_bins: int) -> TangentTest:
         """Return the finished test."""
+        self._add_permuted()
         return TangentTest(
             proxy=self.name,
             rank=self.proxy.rank,

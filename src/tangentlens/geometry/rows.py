@@ -65,9 +65,7 @@ def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
         raise InputError(f"at least {least} rows are needed, but {len(rows)} came; pass more tokens")
     if rows.dtype != torch.float64:
         rows = rows.float()
-    # If the sum is finite, so is every term, and a sum is much faster than a look at each. A sum that is not finite may
-    # have overflowed, so that then every value is looked at.
-    if not rows.sum().isfinite() and not rows.isfinite().all():
+    if not all_finite(rows):
         bad = int((~rows.isfinite().all(dim=1)).sum())
         raise InputError(
             f"every value must be finite, but {bad} of {len(rows)} rows hold NaN or Inf; "
@@ -76,13 +74,29 @@ def as_rows(x: Any, least: int = 1) -> Float[Tensor, "n d"]:
     return rows
 
 
+def all_finite(rows: Float[Tensor, "n d"]) -> bool:
+    """Return whether every value is finite."""
+    # If the sum is finite, so is every term, and a sum is much faster than a look at each. A sum that is not finite may
+    # have overflowed, so that then every value is looked at.
+    return bool(rows.sum().isfinite()) or bool(rows.isfinite().all())
+
+
 def unit_scale(rows: Float[Tensor, "n d"]) -> float:
     """Return the power of two by which to divide the rows so that their largest entry lies between 1/2 and 1.
 
     Division by a power of two does not round.
     """
-    largest = float(rows.abs().amax()) if rows.numel() else 0.0
+    if not rows.numel():
+        return 1.0
+    # One pass, without a copy of the rows.
+    low, high = rows.aminmax()
+    largest = float(torch.maximum(-low, high))
     return 2.0 ** min(math.frexp(largest)[1], 1023)
+
+
+def squared_lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
+    """Return the squared length of each row, summed in fp64 without a copy of the rows in fp64."""
+    return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
 
 
 def power_of_two(largest: Float[Tensor, "*n"]) -> Float[Tensor, "*n"]:
@@ -106,8 +120,6 @@ def product(rows: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
 def gram(rows: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None) -> Float[Tensor, "d d"]:
     """Return X^T X in the precision of the rows.
 
-    The product is symmetric, so with many features each off-diagonal block is multiplied once and mirrored.
-
     Args:
         rows: Rows X `(n, d)`.
         out: Memory `(d, d)` for the result; new memory by default.
@@ -115,12 +127,28 @@ def gram(rows: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None) ->
     >>> gram(torch.tensor([[1.0, 2.0], [0.0, 1.0]])).tolist()
     [[1.0, 2.0], [2.0, 5.0]]
     """
+    return symmetric_product(rows, rows, out)
+
+
+def symmetric_product(
+    rows: Float[Tensor, "n d"], others: Float[Tensor, "n d"], out: Float[Tensor, "d d"] | None = None
+) -> Float[Tensor, "d d"]:
+    """Return X^T Y, which is known to be symmetric, in the precision of the rows.
+
+    With many features, each off-diagonal block is multiplied once and mirrored, unless rows are so few that to mirror
+    it takes as long.
+
+    Args:
+        rows: Rows X `(n, d)`.
+        others: Rows Y `(n, d)`.
+        out: Memory `(d, d)` for the result; new memory by default.
+    """
     d = rows.shape[1]
     out = rows.new_empty(d, d) if out is None else out
-    width = d if d < _WIDE else -(-d // _BLOCKS)
+    width = d if d < _WIDE or 2 * len(rows) < d else -(-d // _BLOCKS)
     for first in range(0, d, width):
         last = min(first + width, d)
-        torch.mm(rows[:, first:last].T, rows[:, first:], out=out[first:last, first:])
+        torch.mm(rows[:, first:last].T, others[:, first:], out=out[first:last, first:])
         out[last:, first:last] = out[first:last, last:].T
     return out
 

@@ -104,13 +104,13 @@ def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: 
         fitting: The proxy and how it is compared.
     """
     measured = _measured(rows, fit_on, fitting)
-    kept = rows.without_massive(fitting.massive)
-    fit_on_kept = None if fit_on is None else fit_on[~massive_rows(fit_on, fitting.massive).mask]
-    same_fit = fit_on is None or fit_on_kept is None or len(fit_on) == len(fit_on_kept)
-    if same_fit and len(kept.sequences) == len(rows.sequences):
+    massive = massive_rows(rows.activations, fitting.massive)
+    to_drop = None if fit_on is None else massive_rows(fit_on, fitting.massive)
+    if not massive.count and not (to_drop and to_drop.count):
         return measured
     try:
-        without = _measured(kept, fit_on_kept, fitting)
+        fit_on_kept = fit_on if fit_on is None or to_drop is None else fit_on[~to_drop.mask]
+        without = _measured(rows[~massive.mask], fit_on_kept, fitting)
     except InputError as error:
         return replace(measured, without_massive=error)
     return replace(measured, without_massive=without)

@@ -11,6 +11,7 @@ from tangentlens.capture.device import Devices
 from tangentlens.capture.distributed import gathered, is_first
 from tangentlens.capture.sites import Site
 from tangentlens.capture.step import Held
+from tangentlens.geometry.rows import all_finite
 from tangentlens.geometry.subspace import Subspace
 
 
@@ -29,7 +30,7 @@ class Memory:
     def earlier(self, site: Site, devices: Devices) -> Tensor | None:
         """Return the activations of the step before, of all ranks; None if there are none, or not all are finite."""
         rows = self._rows(site, devices)
-        return rows if rows is not None and bool(rows.isfinite().all()) else None
+        return rows if rows is not None and all_finite(rows) else None
 
     def _rows(self, site: Site, devices: Devices) -> Tensor | None:
         """Return the activations of the step before, of all ranks."""

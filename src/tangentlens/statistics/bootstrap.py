@@ -38,8 +38,14 @@ def bootstrap_means(
 
 def bootstrap_interval(replicates: Float[Tensor, "draws_plus_1"], n_sequences: int, level: float = 0.95) -> Interval:
     """Return the estimate with an interval from the spread over draws; Student's t accounts for few sequences."""
-    value = float(replicates[0])
+    return bootstrap_intervals(replicates[None], n_sequences, level)[0]
+
+
+def bootstrap_intervals(
+    replicates: Float[Tensor, "estimates draws_plus_1"], n_sequences: int, level: float = 0.95
+) -> list[Interval]:
+    """Return `bootstrap_interval` of several estimates from the same sequences."""
     # Draws from n sequences spread too little, by the factor that divides a variance by n in place of n - 1.
-    error = float(replicates[1:].std()) * math.sqrt(n_sequences / (n_sequences - 1))
-    reach = student(level, n_sequences - 1) * error
-    return Interval(value, value - reach, value + reach)
+    errors = replicates[:, 1:].std(dim=1) * math.sqrt(n_sequences / (n_sequences - 1))
+    values, reach = replicates[:, 0], student(level, n_sequences - 1) * errors
+    return [Interval(*row) for row in torch.stack([values, values - reach, values + reach], dim=1).tolist()]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 from statistics import fmean
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -66,22 +67,38 @@ def jackknife(replicates: Float[Tensor, "g_plus_1"], *energies: Float[Tensor, "g
     >>> jackknife(means)  # for a mean, this is Student's interval
     3.00 [-0.437, 6.44]
     """
-    # A due step has thousands of these short vectors, for which torch takes ten times as long.
-    value, *left_out = replicates.tolist()
+    return jackknives(replicates[None], *energies)[0]
+
+
+def jackknives(replicates: Float[Tensor, "estimates g_plus_1"], *energies: Float[Tensor, "g"]) -> list[Interval]:
+    """Return `jackknife` of several estimates from the same groups; at once, because a due step has thousands."""
+    numbers = replicates.double().numpy(force=True)
+    values, left_out = numbers[:, :1], numbers[:, 1:]
     if energies:
-        left_out = [one for one, *held in zip(left_out, *(e.tolist() for e in energies), strict=True) if sum(held) > 0]
-    effective = min(map(effective_number, energies), default=len(left_out))
-    if not effective >= LEAST_EFFECTIVE or not all(map(math.isfinite, (value, *left_out))):
-        return Interval(value, math.nan, math.nan)
-    reach = _reach(left_out, effective)
-    # Fewer rows shift a biased estimate in one direction, which estimates the bias (docs/calibration.md, 'Intervals').
-    center = value + (len(left_out) - 1) * (value - fmean(left_out))
-    return Interval(value, min(value, center - reach), max(value, center + reach))
+        left_out = left_out[:, torch.stack(energies).sum(dim=0).numpy(force=True) > 0]
+    g = left_out.shape[1]
+    effective = min(map(effective_number, energies), default=g)
+    if not effective >= LEAST_EFFECTIVE:
+        return [Interval(value, math.nan, math.nan) for value in values[:, 0].tolist()]
+    with np.errstate(invalid="ignore"):
+        means = left_out.mean(axis=1, keepdims=True)
+        error = np.sqrt((g - 1) / g * np.square(left_out - means).sum(axis=1, keepdims=True))
+        # Fewer rows shift a biased estimate in one direction, which estimates the bias (docs/calibration.md,
+        # 'Intervals').
+        center = values + (g - 1) * (values - means)
+        reach = np.where(np.isfinite(center), student(0.95, effective - 1) * error, math.nan)
+        low, high = np.minimum(values, center - reach), np.maximum(values, center + reach)
+    return [Interval(*row) for row in np.hstack([values, low, high]).tolist()]
 
 
 def share_jackknife(replicates: Float[Tensor, "g_plus_1"], *energies: Float[Tensor, "g"]) -> Interval:
     """Return the jackknife interval of a share: symmetric in log-odds, so that it stays between 0 and 1."""
-    return jackknife(log_odds(replicates), *energies).from_log_odds()
+    return share_jackknives(replicates[None], *energies)[0]
+
+
+def share_jackknives(replicates: Float[Tensor, "shares g_plus_1"], *energies: Float[Tensor, "g"]) -> list[Interval]:
+    """Return `share_jackknife` of several shares from the same groups."""
+    return [interval.from_log_odds() for interval in jackknives(log_odds(replicates), *energies)]
 
 
 def jackknife_over(estimate: Callable[[Tensor], float], group: Int[Tensor, "n"], over: str) -> Interval:

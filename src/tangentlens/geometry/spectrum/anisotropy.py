@@ -7,9 +7,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.leading import NEAR, leading_vectors
+from tangentlens.geometry.lanczos import largest
+from tangentlens.geometry.leading import NEAR
 from tangentlens.geometry.moments import Moments
-from tangentlens.geometry.rows import group_products, unit_scale
+from tangentlens.geometry.rows import group_products, squared_lengths, unit_scale
 from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.jackknife import leave_one_out
 
@@ -32,11 +33,20 @@ def anisotropy(x: Any, center: bool = True, power: int = 2) -> float:
     """
     if power not in (1, 2):
         raise InputError(f"power must be 1 or 2, but is {power}; 2 is the share of variance")
-    values = Moments.of(x).spectrum(center=center) ** (power / 2)
-    total = float(values.sum())
-    if total == 0:
+    moments = Moments.of(x)
+    # All eigenvalues are worth their time only where moments keep them for other measures, or where a GPU would have to
+    # wait in each step of an iteration.
+    keeps = isinstance(x, Moments) or moments.mean.device.type != "cpu"
+    if power == 2 and moments.dim > _NARROW and not keeps:
+        matrix = moments.covariance() if center else moments.second_moment()
+        total = float(matrix.trace())
+        first = float(largest(matrix, 1)[0])
+    else:
+        values = moments.spectrum(center=center) ** (power / 2)
+        first, total = float(values[0]), float(values.sum())
+    if total <= 0:
         raise InputError("rows must differ for anisotropy to exist, but all are equal; check the site and the mask")
-    return float(values[0]) / total
+    return first / total
 
 
 def anisotropy_replicates(
@@ -62,7 +72,7 @@ def anisotropy_replicates(
     """
     # In fp64, because an interval is made of small differences between replicates.
     scale = unit_scale(rows)
-    centred = rows.double() / scale
+    centred = rows.to(torch.float64, copy=True).div_(scale)
     centred -= centred.mean(dim=0)
     groups = sequence_groups(sequences, n_groups)
     count = int(groups.max()) + 1
@@ -71,7 +81,7 @@ def anisotropy_replicates(
         basis = torch.eye(rows.shape[1], dtype=torch.float64, device=rows.device)
     else:
         matrix = centred.T @ centred / len(rows) if covariance is None else covariance / scale**2
-        near = leading_vectors(matrix, NEAR)
+        _, near = largest(matrix, NEAR)
         added = ((member * (centred @ near[:, 0])) @ centred).T
         basis = torch.linalg.qr(torch.cat([near, added, matrix @ added / matrix.trace()], dim=1)).Q
     # With a column of ones appended, X^T X of a group holds its count, its sum and its products. Such matrices add up.
@@ -80,6 +90,6 @@ def anisotropy_replicates(
     n = totals[:, -1, -1]
     means = totals[:, :-1, -1] / n[:, None]
     inside = totals[:, :-1, :-1] / n[:, None, None] - means[:, :, None] * means[:, None]
-    sums, energies = leave_one_out(member @ centred), leave_one_out(member @ centred.square().sum(dim=1))
+    sums, energies = leave_one_out(member @ centred), leave_one_out(member @ squared_lengths(centred))
     variance = energies / n - (sums / n[:, None]).square().sum(dim=1)
     return torch.linalg.eigvalsh(inside)[:, -1] / variance
