@@ -47,7 +47,7 @@ def gradients(
 
 @contextmanager
 def _beginning_at(sites: Sequence[Site], model: nn.Module) -> Iterator[None]:
-    """Let gradients flow back as far as the first site, and into no weight: those of all weights are as large as they."""
+    """Let gradients flow back as far as the first site, and into no weight: a gradient is as large as its weight."""
     paused = [weight for weight in model.parameters() if weight.requires_grad]
     for weight in paused:
         weight.requires_grad_(False)

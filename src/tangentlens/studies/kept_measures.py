@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from tangentlens.runs.run import Run
 from tangentlens.statistics.interval import Interval
 
 # Nothing else is made when a file is read, whatever it holds.
-_TYPES = [SiteMeasures, TangentTest, Cell, Estimate, Interval, Places, InputError]
+_TYPES: list[Any] = [SiteMeasures, TangentTest, Cell, Estimate, Interval, Places, InputError]
 
 
 def keep_measures(run: Run, part: str, measures: SiteMeasures) -> None:

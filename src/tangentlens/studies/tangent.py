@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from tangentlens.alignment.active_concepts import usual_active_concepts
@@ -21,6 +21,7 @@ from tangentlens.lens.settings import check_rank
 from tangentlens.models.device import AUTO
 from tangentlens.models.loading import Loading
 from tangentlens.proxies import DEFAULT, named_proxy
+from tangentlens.proxies.principal import Principal
 from tangentlens.runs.active_records import active_records
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
@@ -166,9 +167,15 @@ def _part(name: str, site: Site) -> str:
 
 def _active(about: Record, rows: TokenRows, seed: int) -> Iterator[Record]:
     """Yield the test of active concepts, with dense and with sparse codes."""
+
+    @cache
+    def halves() -> tuple[Principal, TokenRows]:
+        fit, test = rows.halves()
+        return Principal.of(fit.activations), test
+
     for kind, sparsity in (("", 0.0), ("sparse", SPARSITY)):
         try:
-            result = usual_active_concepts(rows, sparsity, seed)
+            result = usual_active_concepts(*halves(), sparsity, seed)
         except InputError as error:
             reason = f"active concepts: {error}"
             yield replace(about, quantity=GRADIENT, variant=kind or "concepts").unmeasured(reason)
