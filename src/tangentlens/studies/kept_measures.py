@@ -67,9 +67,9 @@ def _read(told: dict[str, Any]) -> SiteMeasures:
 
 
 def _read_test(told: dict[str, Any]) -> TangentTest:
-    by_bin = {name: {key: _tensor(values) for key, values in told[name].items()} for name in _BY_BIN}
-    shares = {Cell(*cell): _tensor(values) for *cell, values in told["shares"]}
-    return TangentTest(**{name: told[name] for name in _PLAIN}, **by_bin, shares=shares)
+    fields: dict[str, Any] = {name: told[name] for name in _PLAIN}
+    fields |= {name: {key: _tensor(values) for key, values in told[name].items()} for name in _BY_BIN}
+    return TangentTest(**fields, shares={Cell(*cell): _tensor(values) for *cell, values in told["shares"]})
 
 
 def _tensor(values: list[float]) -> torch.Tensor:
