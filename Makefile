@@ -27,7 +27,7 @@ check: $(READY)  ## lint, format, types
 	$(BIN)/mypy
 
 bench: $(READY) models/SmolLM2-135M-Instruct/config.json  ## measured ratios, printed
-	for file in lens sample semi_nmf tangent_test geometry curvature profile_cost profiles; do $(BIN)/python benchmarks/$$file.py || exit 1; done
+	for file in lens sample semi_nmf tangent_test geometry curvature profile_cost profiles model_costs; do $(BIN)/python benchmarks/$$file.py || exit 1; done
 
 peers: .peers/.ready .peers-dadapy/.ready  ## environments for other tools, which benchmarks/geometry.py and benchmarks/semi_nmf.py compare with
 

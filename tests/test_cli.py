@@ -299,6 +299,7 @@ def test_a_misspelt_study_is_told_the_nearest_name(tmp_path):
     fails(1, "study", "demo", "--scale", "smok", says="did you mean smoke?")
     fails(1, "claims", tmp_path / "nothing", says="must be a run directory")
     fails(2, "study", "demo", "--models", "a,b", says="--models is for finished-models")
+    fails(2, "study", "demo", "--tokenizer", "a", says="--tokenizer is for finished-models")
 
 
 def test_a_study_ends_with_its_ledger_and_claims_say_what_is_missing(tmp_path):

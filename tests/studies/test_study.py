@@ -56,6 +56,11 @@ def test_finished_models_are_tested_beside_their_nulls(tmp_path):
     assert entries["2"].verdict == entries["25"].verdict == "not judged"
 
 
+def test_finished_models_may_have_their_tokenizer_elsewhere(tmp_path):
+    given = Inputs(tmp_path / "out", models=(str(save_tiny(tmp_path / "model")),), tokenizer="elsewhere")
+    assert [part.plan.tokenizer for part in STUDIES["finished-models"].parts("smoke", given)] == ["elsewhere"] * 2
+
+
 def test_a_study_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
     study = STUDIES["demo"]
     whole = study.run("smoke", Inputs(tmp_path / "whole"))[0].records.drop("run")

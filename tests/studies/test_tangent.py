@@ -11,8 +11,9 @@ from tangentlens.capture.backward import gradients
 from tangentlens.capture.sites import find_sites
 from tangentlens.report.page import write_report
 from tangentlens.runs.progress import unwatched
+from tangentlens.runs.run import open_run
 from tangentlens.studies import SECTIONS, tangent
-from tangentlens.studies.subjects import Backward, model_subject
+from tangentlens.studies.subjects import Backward, model_subject, subject_rows
 from tangentlens.studies.tangent import TestPlan, run_test
 from tiny import save_tiny
 
@@ -78,6 +79,29 @@ def test_it_goes_on_where_it_stopped(decoder, run, tmp_path):
     tasks = set()
     again = run_test(plan, tmp_path / "run", lambda progress: tasks.add(progress.task))
     assert tasks == {"decoder (untrained)", "decoder (shuffled labels)"}
+    assert again.records.drop("run").equals(run.records.drop("run"))
+
+
+def test_a_site_that_was_tested_is_not_tested_again(decoder, run, tmp_path, monkeypatch):
+    def stop(progress):
+        if progress.done == 2:
+            raise KeyboardInterrupt
+
+    plan = TestPlan(decoder, **SMALL, nulls=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_test(plan, tmp_path / "run", stop)
+    half = open_run(tmp_path / "run").records
+    assert set(half["site"]) == {"", "resid.0", "resid.1"}
+    asked = []
+
+    def rows(subject, which, sites, seed):
+        asked.append((which, [site.name for site in sites]))
+        return subject_rows(subject, which, sites, seed)
+
+    monkeypatch.setattr(tangent, "subject_rows", rows)
+    again = run_test(plan, tmp_path / "run")
+    assert asked[0] == ("", ["resid.2", "resid.3"])
+    assert len(asked) == 3
     assert again.records.drop("run").equals(run.records.drop("run"))
 
 

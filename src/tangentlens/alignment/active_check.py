@@ -8,6 +8,7 @@ from tangentlens.alignment.active_concepts import own_and_swapped, usages, usual
 from tangentlens.alignment.active_result import COMPONENTS, ActiveConcepts
 from tangentlens.alignment.audit_data import AuditData, Check
 from tangentlens.alignment.rows import TokenRows
+from tangentlens.proxies.principal import Principal
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.words import WORDS, relation
 
@@ -17,7 +18,7 @@ def own_and_swapped_concepts(on: AuditData) -> Check:
 
     As a null, the comparison is repeated with the gradients randomly permuted over tokens.
     """
-    n_concepts, n_active = usual_numbers(on.fit)
+    n_concepts, n_active = usual_numbers(on.principal)
     used = usages(on.principal, on.test.activations, n_concepts, seed=on.seed)
     permutation = torch.randperm(len(on.test.sequences), generator=on.generator()).to(on.test.sequences.device)
     real, null = (
@@ -46,7 +47,8 @@ def active_concepts_of(on: AuditData, name: str, rows: TokenRows) -> Check:
         name: What the other conditions are called.
         rows: The rows of the site under these conditions.
     """
-    theirs = usual_active_concepts(rows, seed=on.seed)
+    fit, test = rows.halves()
+    theirs = usual_active_concepts(Principal.of(fit.activations), test, seed=on.seed)
     return Check(
         f"active concepts of {name}",
         _found(theirs),

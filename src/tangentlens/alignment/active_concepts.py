@@ -98,25 +98,30 @@ def active_concepts(
     True
     """
     fit, test = TokenRows.of(activations, gradients, sequences).halves()
-    return _fitted_and_tested(fit, test, n_concepts, n_active, sparsity, seed)
-
-
-def usual_active_concepts(rows: TokenRows, sparsity: float = 0.0, seed: int = 0) -> ActiveConcepts:
-    """Return `active_concepts` of rows that have been checked, with the usual numbers of concepts for them."""
-    fit, test = rows.halves()
-    return _fitted_and_tested(fit, test, *usual_numbers(fit), sparsity, seed)
-
-
-def _fitted_and_tested(
-    fit: TokenRows, test: TokenRows, n_concepts: int, n_active: int, sparsity: float, seed: int
-) -> ActiveConcepts:
     used = usages(Principal.of(fit.activations), test.activations, n_concepts, sparsity, seed)
     return own_and_swapped(used, test.gradients, test.sequences, n_active, seed)
 
 
-def usual_numbers(fit: TokenRows) -> tuple[int, int]:
+def usual_active_concepts(
+    principal: Principal, test: TokenRows, sparsity: float = 0.0, seed: int = 0
+) -> ActiveConcepts:
+    """Return `active_concepts` with the usual numbers of concepts for the rows that these are fitted to.
+
+    Args:
+        principal: The activations to fit to.
+        test: The rows to test on, which have been checked.
+        sparsity: Weight of the penalty on the codes.
+        seed: Seed of everything that is drawn.
+    """
+    n_concepts, n_active = usual_numbers(principal)
+    used = usages(principal, test.activations, n_concepts, sparsity, seed)
+    return own_and_swapped(used, test.gradients, test.sequences, n_active, seed)
+
+
+def usual_numbers(principal: Principal) -> tuple[int, int]:
     """Return the usual number of concepts for rows to fit to, at most half the width, and that of active ones."""
-    n_concepts = min(N_CONCEPTS, fit.activations.shape[1] // 2, len(fit.sequences))
+    n, d = principal.rows.shape
+    n_concepts = min(N_CONCEPTS, d // 2, n)
     return n_concepts, max(n_concepts // ONE_ACTIVE_OF, 1)
 
 

@@ -121,7 +121,7 @@ def audit(
         )
     on = AuditData(fit, test, rank, dimension, seed, bins, proxy)
     # Compute these outside of any check: if they fail, no check is possible, and that is an error of the input.
-    _ = on.proxy, on.totals
+    test.energy_shares({"proxy": on.proxy})
     checks = [_attempted(name, partial(check, on)) for name, check in CHECKS.items()]
     for name, rows in (others or {}).items():
         theirs = TokenRows.of(*rows)

@@ -99,11 +99,6 @@ class AuditData:
         return proxy_test(self.principal, self.test, self.rank, bins=self.bins, seed=self.seed, proxy=self.how)
 
     @cached_property
-    def totals(self) -> Float[Tensor, "g_plus_1 d d"]:
-        """Return the second moment of the test gradients: of all sequences, then without each group of them."""
-        return self.test.second_moments()
-
-    @cached_property
     def anchors(self) -> Int[Tensor, "a"]:
         """Return the indices of a random sample of the test tokens whose gradient is not zero, in ascending order."""
         usable = self.test.gradients.abs().amax(dim=1).gt(0).nonzero()[:, 0]

@@ -85,9 +85,11 @@ def chart_test(
         if int((moments.energy > 0).sum()) >= 3:
             parts[str(number)] = moments
     planes = {name: charts.planes[int(name)] for name in parts}
+    energies = [moments.energy for moments in parts.values()]
     pairs: list[tuple[Tensor, Tensor]] = []
     for name in planes if len(planes) > 1 else ():
-        shares = parts[name].shares(planes, BINNED_ORDERS)
+        # The moments of all charts together would take far more memory than the rows.
+        shares = parts.pop(name).shares(planes, BINNED_ORDERS)
         others = torch.stack([share for other, share in shares.items() if other != name]).mean(dim=0)
         pairs.append((shares[name], others))
     if not pairs:
@@ -102,7 +104,7 @@ def chart_test(
         dim=plane.dim,
         own=dict(zip(BINNED_ORDERS, own.mean(dim=0).unbind(dim=1), strict=True)),
         swapped=dict(zip(BINNED_ORDERS, swapped.mean(dim=0).unbind(dim=1), strict=True)),
-        energy=torch.stack([moments.energy for moments in parts.values()]).mean(dim=0),
+        energy=torch.stack(energies).mean(dim=0),
         wins=int((own[:, 0, 0] > swapped[:, 0, 0]).sum()),
         n_charts=len(pairs),
     )

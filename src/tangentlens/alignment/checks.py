@@ -14,7 +14,6 @@ from tangentlens.alignment.active_check import own_and_swapped_concepts
 from tangentlens.alignment.audit_data import AuditData, Check
 from tangentlens.alignment.chart_test import chart_test
 from tangentlens.alignment.rows import TokenRows
-from tangentlens.alignment.share import replicate_shares
 from tangentlens.alignment.tangent_planes import in_tangent_planes
 from tangentlens.alignment.tangent_result import Cell
 from tangentlens.errors import InputError
@@ -60,7 +59,7 @@ def proxy_and_tangents(on: AuditData) -> Check:
 def curvature_along_the_proxy(on: AuditData) -> Check:
     """Compare curvature along the proxy with that along random directions and directions of high and low variance."""
     rank = on.proxy.rank
-    geometry = local_geometry(on.fit.activations, N_CURVED, dimension=on.dimension, seed=on.seed)
+    geometry = local_geometry(on.fit.activations, N_CURVED, dimension=on.plane_dimension, seed=on.seed)
     controls = {
         "random": random(on.proxy.dim, rank, on.seed),
         "pca": pca(on.principal, rank),
@@ -151,7 +150,7 @@ def stability(on: AuditData) -> Check:
     estimates = {}
     for over, subspaces in refits.items():
         named = {str(number): subspace for number, subspace in enumerate(subspaces)}
-        shares = [float(share[0, 0]) for share in replicate_shares(on.totals[:1], named, (1.0,)).values()]
+        shares = [float(share[0]) for share in on.test.energy_shares(named).values()]
         estimates[f"overlap over {over}"] = _range([subspace.overlap(on.proxy) for subspace in subspaces], over)
         estimates[f"energy share over {over}"] = _range(shares, over)
     least = min(value.ci_low for name, value in estimates.items() if name.startswith("overlap"))
@@ -183,8 +182,8 @@ def rank_sweep(on: AuditData) -> Check:
     enrichment, to_pca = {}, {}
     for rank in ranks:
         proxy = on.fitted(on.principal, rank)
-        shares = replicate_shares(on.totals, {"proxy": proxy, "pca": pca(on.principal, proxy.rank)}, (1.0,))
-        enrichment[rank] = jackknife(log_share(shares["proxy"][:, 0]) - math.log(proxy.rank / d)).exp()
+        shares = on.test.energy_shares({"proxy": proxy, "pca": pca(on.principal, proxy.rank)})
+        enrichment[rank] = jackknife(log_share(shares["proxy"]) - math.log(proxy.rank / d)).exp()
         to_pca[rank] = _ratio(*shares.values())
     above = [str(rank) for rank in ranks if enrichment[rank].ci_low > 1]
     above_pca, like_pca = (
@@ -210,8 +209,8 @@ def centred_or_raw(on: AuditData) -> Check:
             "only semi-NMF can be fitted without subtracting the mean, but the proxy is another; use semi_nmf"
         )
     raw = SemiNMF(on.rank, center=False, seed=on.seed, tol=SPAN_TOL).fit(on.fit.activations).subspace()
-    shares = replicate_shares(on.totals, {"proxy": on.proxy, "raw": raw}, (1.0,))
-    ratio, share = _ratio(*shares.values()), share_jackknife(shares["raw"][:, 0])
+    shares = on.test.energy_shares({"proxy": on.proxy, "raw": raw})
+    ratio, share = _ratio(*shares.values()), share_jackknife(shares["raw"])
     return Check(
         "centred or raw",
         f"the energy share of the raw proxy, fitted to uncentred rows, is {share}, and that of the centred proxy is "
@@ -225,10 +224,7 @@ def random_signs(on: AuditData) -> Check:
     """Show that random signs of the gradients are no null: they change no second moment, and so no share."""
     signs = torch.randint(0, 2, (len(on.test.sequences), 1), generator=on.generator()).mul(2).sub(1)
     flipped = replace(on.test, gradients=on.test.gradients * signs.to(on.test.gradients))
-    before, after = (
-        float(replicate_shares(totals[:1], {"proxy": on.proxy}, (1.0,))["proxy"][0, 0])
-        for totals in (on.totals, flipped.second_moments())
-    )
+    before, after = (float(rows.energy_shares({"proxy": on.proxy})["proxy"][0]) for rows in (on.test, flipped))
     return Check(
         "random signs",
         f"with a random sign for each token's gradient, the energy share is {after:.4g}; without, it is {before:.4g}",
@@ -251,9 +247,9 @@ def against(on: AuditData, name: str, rows: TokenRows) -> Check:
         )
     theirs = on.fitted(fit.activations)
     pair = {"this proxy": on.proxy, f"that of {name}": theirs}
-    on_these, on_those = (replicate_shares(totals, pair, (1.0,)) for totals in (on.totals, test.second_moments()))
+    on_these, on_those = (gradients.energy_shares(pair) for gradients in (on.test, test))
     estimates = {
-        f"{whose} on {gradients}": share_jackknife(shares[whose][:, 0])
+        f"{whose} on {gradients}": share_jackknife(shares[whose])
         for gradients, shares in (("these gradients", on_these), (f"those of {name}", on_those))
         for whose in pair
     }
@@ -275,23 +271,23 @@ def against(on: AuditData, name: str, rows: TokenRows) -> Check:
 
 def fitted_elsewhere(on: AuditData, proxies: Mapping[str, Subspace]) -> Check:
     """Compare the energy share of proxies that were fitted under other conditions with chance, on these gradients."""
-    shares = replicate_shares(on.totals, {**proxies, "proxy": on.proxy}, (1.0,))
-    estimates = {f"share of {name}": share_jackknife(shares[name][:, 0]) for name in proxies}
+    shares = on.test.energy_shares({**proxies, "proxy": on.proxy})
+    estimates = {f"share of {name}": share_jackknife(shares[name]) for name in proxies}
     chance = {name: proxy.rank / proxy.dim for name, proxy in proxies.items()}
     above = [name for name in proxies if estimates[f"share of {name}"].ci_low > chance[name]]
     return Check(
         "fitted elsewhere",
         "energy shares on these gradients: "
         + "; ".join(f"{name} {estimates[f'share of {name}']}" for name in proxies)
-        + f"; this proxy {share_jackknife(shares['proxy'][:, 0])} (chance {on.proxy.rank / on.proxy.dim:.3g})",
+        + f"; this proxy {share_jackknife(shares['proxy'])} (chance {on.proxy.rank / on.proxy.dim:.3g})",
         f"significantly above chance on these gradients: {', '.join(above) or 'none'}",
         estimates,
     )
 
 
-def _ratio(one: Float[Tensor, "replicates orders"], other: Float[Tensor, "replicates orders"]) -> Interval:
+def _ratio(one: Float[Tensor, "replicates"], other: Float[Tensor, "replicates"]) -> Interval:
     """Return the log-ratio of two energy shares with its 95% interval over sequences."""
-    return jackknife(log_share(one[:, 0]) - log_share(other[:, 0]))
+    return jackknife(log_share(one) - log_share(other))
 
 
 # A new check is a function, above or in a file of its own, and a line here.

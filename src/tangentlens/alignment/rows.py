@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,7 +12,8 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.massive import THRESHOLD, massive_rows
-from tangentlens.geometry.rows import as_numbers, as_rows, group_products
+from tangentlens.geometry.rows import as_numbers, as_rows, group_products, unit_scale
+from tangentlens.geometry.subspace import Subspace
 from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.jackknife import leave_one_out
 
@@ -96,6 +98,28 @@ class TokenRows:
         if len(parts) < 2:
             raise no_gradients()
         return leave_one_out(parts)
+
+    def energy_shares(
+        self, subspaces: Mapping[str, Subspace], n_groups: int = 16
+    ) -> dict[str, Float[Tensor, "g_plus_1"]]:
+        """Return the energy share of every subspace: of all sequences, then without each group of them.
+
+        Groups whose gradients are all zero are not counted. At order 1 no second moment is needed, only lengths.
+
+        Args:
+            subspaces: The subspaces by name.
+            n_groups: Number of groups of sequences.
+        """
+        rows, groups = self.gradients / unit_scale(self.gradients), sequence_groups(self.sequences, n_groups)
+        along = (rows @ torch.cat([q.basis for q in subspaces.values()], dim=1).to(rows)).square()
+        parts = [rows.square(), *along.split([q.rank for q in subspaces.values()], dim=1)]
+        energies = torch.stack([part.sum(dim=1, dtype=torch.float64) for part in parts], dim=1)
+        sums = energies.new_zeros(int(groups.max()) + 1, len(parts)).index_add_(0, groups, energies)
+        sums = sums[sums[:, 0] > 0]
+        if len(sums) < 2:
+            raise no_gradients()
+        whole, *inside = leave_one_out(sums).unbind(dim=1)
+        return {name: energy / whole for name, energy in zip(subspaces, inside, strict=True)}
 
 
 def no_gradients() -> InputError:

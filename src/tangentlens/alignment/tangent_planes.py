@@ -12,6 +12,7 @@ from torch.nn.functional import normalize
 
 from tangentlens.alignment.audit_data import AuditData, Check
 from tangentlens.alignment.chance import Chance
+from tangentlens.geometry.rows import gram
 from tangentlens.statistics.bootstrap import bootstrap_interval
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.jackknife import log_odds, log_share
@@ -106,11 +107,12 @@ def judged(on: AuditData, gradients: Float[Tensor, "a d"], overlaps: Overlaps) -
         overlaps: The overlaps of the planes of the audit.
     """
     planes, gradients = on.planes, normalize(gradients.double(), dim=1, eps=1e-300)
-    own = torch.einsum("ad,adm->am", gradients, planes).square().sum(dim=1)
-    swapped = torch.stack(
-        [torch.einsum("ad,adm->am", gradients, other).square().sum(dim=1) for other in _elsewhere(planes)]
-    )
-    means, n = on.anchor_means(torch.stack([own, swapped.mean(dim=0)], dim=1))
+    # Gradients are moved and not planes, which take far more memory.
+    turns = [0, *_turns(len(planes))]
+    moved = torch.stack([gradients.roll(-turn, dims=0) for turn in turns], dim=1)
+    taken = (moved @ planes).square().sum(dim=2)
+    own, *swapped = (part.roll(turn) for part, turn in zip(taken.unbind(dim=1), turns, strict=True))
+    means, n = on.anchor_means(torch.stack([own, torch.stack(swapped).mean(dim=0)], dim=1))
     turned = _random_planes(planes, gradients)
     share = bootstrap_interval(log_odds(means[:, 0]), n).from_log_odds()
     ratios = log_share(means[:, 0]) - math.log(turned.mean), log_share(means[:, 0]) - log_share(means[:, 1])
@@ -132,19 +134,21 @@ def judged(on: AuditData, gradients: Float[Tensor, "a d"], overlaps: Overlaps) -
     )
 
 
-def _elsewhere(planes: Float[Tensor, "a d m"]) -> list[Float[Tensor, "a d m"]]:
-    """Return planes of other anchors in the place of each, in `N_SWAPS` ways."""
-    return [planes.roll(turn * len(planes) // (N_SWAPS + 1), dims=0) for turn in range(1, N_SWAPS + 1)]
+def _turns(n_anchors: int) -> list[int]:
+    """Return by how many places to turn the anchors, so that each takes the place of another, in `N_SWAPS` ways."""
+    return [turn * n_anchors // (N_SWAPS + 1) for turn in range(1, N_SWAPS + 1)]
 
 
-def _overlap(one: Float[Tensor, "a d m"], other: Float[Tensor, "a d m"]) -> float:
-    """Return the mean over anchors of the overlap of two planes."""
-    return float((one.transpose(1, 2) @ other).square().sum(dim=(1, 2)).mean() / one.shape[2])
+def _overlap(one: Float[Tensor, "a d m"], other: Float[Tensor, "a d m"], turn: int = 0) -> float:
+    """Return the mean over anchors of the overlap of planes `one` with planes `other`, which are turned by `turn`."""
+    stay = len(one) - turn
+    pairs = (one[turn:], other[:stay]), (one[:turn], other[stay:])
+    return sum(float((a.transpose(1, 2) @ b).square().sum()) for a, b in pairs) / (len(one) * one.shape[2])
 
 
 def _overlap_elsewhere(one: Float[Tensor, "a d m"], other: Float[Tensor, "a d m"]) -> float:
     """Return the mean overlap of planes `one` with planes `other` of different anchors."""
-    return sum(_overlap(one, swapped) for swapped in _elsewhere(other)) / N_SWAPS
+    return sum(_overlap(one, other, turn) for turn in _turns(len(one))) / N_SWAPS
 
 
 def _random_planes(planes: Float[Tensor, "a d m"], gradients: Float[Tensor, "a d"]) -> Chance:
@@ -153,8 +157,7 @@ def _random_planes(planes: Float[Tensor, "a d m"], gradients: Float[Tensor, "a d
     Its variance is derived in docs/measures/audit.md, 'local tangents'.
     """
     a, d, m = planes.shape
-    stacked = planes.transpose(0, 1).reshape(d, a * m)
-    of_planes, of_gradients = stacked @ stacked.T / a, gradients.T @ gradients / a
+    of_planes, of_gradients = gram(planes.transpose(1, 2).flatten(0, 1)) / a, gram(gradients) / a
     spread = (float(of_planes.square().sum()) - m**2 / d) * (float(of_gradients.square().sum()) - 1 / d)
     return Chance(mean=m / d, std=math.sqrt(max(2 * spread / ((d - 1) * (d + 2)), 0.0)), total=1.0)
 

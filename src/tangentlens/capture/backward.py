@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.batch import Objective
-from tangentlens.capture.sites import Site
+from tangentlens.capture.sites import Site, watch
 from tangentlens.capture.step import Capture
 
 
@@ -30,12 +31,13 @@ def gradients(
         skip_first: How many positions at the beginning of each sequence to leave out.
     """
     losses = []
-    with _few_weight_gradients(model), Capture(model, sites, exclude, objective, skip_first=skip_first) as capture:
+    with _beginning_at(sites, model), Capture(model, sites, exclude, objective, skip_first=skip_first) as capture:
         for batch in batches:
             loss = model(**batch).loss
-            loss.backward()
+            # If no site is in the loss, that is told below.
+            if loss.requires_grad:
+                loss.backward()
             losses.append(loss.item())
-            model.zero_grad(set_to_none=True)
     rows = {}
     for site in sites:
         rows[site.name] = capture.rows(site)
@@ -44,18 +46,24 @@ def gradients(
 
 
 @contextmanager
-def _few_weight_gradients(model: nn.Module) -> Iterator[None]:
-    """Let only embeddings have gradients, which then flow through every activation: those of all weights are as large.
-
-    A model without embeddings is left as it is.
-    """
-    embeddings = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
-    paused = [weight for weight in model.parameters() if embeddings and id(weight) not in embeddings]
-    paused = [weight for weight in paused if weight.requires_grad]
+def _beginning_at(sites: Sequence[Site], model: nn.Module) -> Iterator[None]:
+    """Let gradients flow back as far as the first site, and into no weight: a gradient is as large as its weight."""
+    paused = [weight for weight in model.parameters() if weight.requires_grad]
     for weight in paused:
         weight.requires_grad_(False)
+    # Before the hooks of a capture, which looks for gradients.
+    handles = [watch(site, _begin) for site in sites]
     try:
         yield
     finally:
+        for handle in handles:
+            handle.remove()
         for weight in paused:
             weight.requires_grad_(True)
+
+
+def _begin(hidden: Tensor | None) -> None:
+    """Make a tensor one through which gradients flow, unless they do already."""
+    if hidden is not None and torch.is_grad_enabled() and not hidden.requires_grad:
+        # Not by its flag: a model could not change it in place any more.
+        hidden.add_(hidden.new_zeros((), requires_grad=True))

@@ -15,7 +15,7 @@ from rich.padding import Padding
 
 from tangentlens.cli.commands import app, text_name, write
 from tangentlens.cli.console import print_table, progress_bars
-from tangentlens.cli.options import Device, Json, Quiet, TextFile
+from tangentlens.cli.options import Device, Json, Quiet, TextFile, Tokenizer
 from tangentlens.corpora.download import download
 from tangentlens.errors import check_name
 from tangentlens.models.device import AUTO
@@ -42,6 +42,7 @@ def run_study(
     text: TextFile = None,
     models: Annotated[str, typer.Option(help="For finished-models: comma-separated directories or hub ids.")] = "",
     device: Device = AUTO,
+    tokenizer: Tokenizer = None,
     listed: Annotated[bool, typer.Option("--list", help="Show all studies with their claims and costs.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -54,10 +55,11 @@ def run_study(
     study = STUDIES[name]
     check_name("a scale", scale, study.costs)
     chosen = tuple(model for model in models.split(",") if model)
-    if chosen and not study.takes_models:
-        able = ", ".join(one.name for one in STUDIES.values() if one.takes_models)
-        raise typer.BadParameter(f"--models is for {able}, and {name} trains its own networks")
-    inputs = Inputs(out or Path("runs") / f"{study.name}-{scale}", text_name(text), chosen, device)
+    for option, given in {"--models": chosen, "--tokenizer": tokenizer}.items():
+        if given and not study.takes_models:
+            able = ", ".join(one.name for one in STUDIES.values() if one.takes_models)
+            raise typer.BadParameter(f"{option} is for {able}, and {name} trains its own networks")
+    inputs = Inputs(out or Path("runs") / f"{study.name}-{scale}", text_name(text), chosen, device, tokenizer)
     with progress_bars(quiet or as_json) as watch:
         runs = study.run(scale, inputs, watch)
     page = write(*runs, out=inputs.out / "report.html", title=f"{name}, {scale}")

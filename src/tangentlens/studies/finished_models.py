@@ -37,6 +37,7 @@ def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
             "tokens": _TOKENS[scale],
             "fit_head": _FIT_HEAD[scale],
             "device": inputs.device,
+            "tokenizer": inputs.tokenizer,
         }
         parts.append(Part(f"test-{name}", TEST, TestPlan(model, sites=_SITES[scale], nulls=True, **how)))
         parts.append(Part(f"audit-{name}", AUDIT, AuditPlan(model, **how)))

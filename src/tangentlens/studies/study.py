@@ -39,12 +39,14 @@ class Inputs:
         text: A text file; None for what the study uses by itself.
         models: Models to look at, for studies of finished models.
         device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
+        tokenizer: A directory or hub id of the tokenizer of these models; None for their own.
     """
 
     out: Path
     text: str | None = None
     models: tuple[str, ...] = ()
     device: str = AUTO
+    tokenizer: str | None = None
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from tangentlens.alignment.active_concepts import usual_active_concepts
@@ -21,6 +21,7 @@ from tangentlens.lens.settings import check_rank
 from tangentlens.models.device import AUTO
 from tangentlens.models.loading import Loading
 from tangentlens.proxies import DEFAULT, named_proxy
+from tangentlens.proxies.principal import Principal
 from tangentlens.runs.active_records import active_records
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
@@ -28,6 +29,7 @@ from tangentlens.runs.run import Run, is_run
 from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, MEAN_SITE, NULLS, WITHOUT_MASSIVE, null_name
 from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.job import Job
+from tangentlens.studies.kept_measures import keep_measures, kept_measures
 from tangentlens.studies.subjects import Subject, subject_rows
 from tangentlens.studies.trained import begin
 
@@ -107,45 +109,73 @@ def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched, in_hand:
     for subject, sites in subjects:
         for which in ("", *NULLS) if plan.nulls else ("",):
             name = null_name(subject.name, which)
-            run.complete(name, partial(_tested, plan, subject, name, which, sites, watch))
+            if not run.has(name):
+                _test_sites(run, plan, subject, which, sites, watch)
+                measured = [kept_measures(run, _part(name, site)) for site in sites]
+                found = [one for one in measured if one is not None]
+                about = replace(_about(plan, subject, name), site=MEAN_SITE)
+                run.write(name, mean_records(about, found) if len(found) == len(sites) else ())
     return run
 
 
-def _tested(
-    plan: TestPlan, subject: Subject, name: str, which: str, sites: Sequence[Site], watch: Watch
-) -> Iterator[Record]:
-    """Yield the records of the model, or of one of its nulls, at all sites."""
-    about = Record(model=name, revision=subject.revision, step=subject.step, seed=plan.seed)
-    bins = FrequencyBins.of(subject.counts)
-    fitting = Fitting(plan.proxy, plan.rank, bins, plan.seed, CONTROLS, tuple(ORDERS), plan.massive)
-    measured: list[SiteMeasures] = []
-    watch(Progress(name, 0, len(sites), f"gradients on {subject.facts['device']}"))
-    for number, some in enumerate(_that_fit(sites, subject)):
+def _test_sites(run: Run, plan: TestPlan, subject: Subject, which: str, sites: Sequence[Site], watch: Watch) -> None:
+    """Test the model, or one of its nulls, at the sites that are not in the run yet, and write each as it is tested."""
+    name = null_name(subject.name, which)
+    about = _about(plan, subject, name)
+    fitting = Fitting(
+        plan.proxy, plan.rank, FrequencyBins.of(subject.counts), plan.seed, CONTROLS, tuple(ORDERS), plan.massive
+    )
+    left = [site for site in sites if not run.has(_part(name, site))]
+    watch(Progress(name, len(sites) - len(left), len(sites), f"gradients on {subject.facts['device']}"))
+    for some in _that_fit(left, subject):
         rows, loss = subject_rows(subject, which, some, plan.seed)
         check_rank(plan.rank, {site.name: rows[site.name].activations.shape[1] for site in some})
-        if number == 0:
-            yield replace(about, quantity=LOSS, metric=LOSS, value=loss)
         for site in some:
             here, captured = replace(about, site=site.name, depth=site.depth), rows.pop(site.name)
-            try:
-                measured.append(measure_site(captured, None, fitting))
-                yield from site_records(here, measured[-1], subject.token_name)
-            except InputError as error:
-                yield here.unmeasured(str(error))
-            readings = {ALL_ROWS: captured, WITHOUT_MASSIVE: captured.without_massive(plan.massive)}
-            for kept, read in readings.items():
-                if kept == ALL_ROWS or len(read.sequences) < len(captured.sequences):
-                    yield from _active(replace(here, rows=kept), read, plan.seed)
+            records, measured = _tested(here, captured, fitting, subject.token_name)
+            if site is sites[0]:
+                records.insert(0, replace(about, quantity=LOSS, metric=LOSS, value=loss))
+            if measured is not None:
+                keep_measures(run, _part(name, site), measured)
+            run.write(_part(name, site), records)
             watch(Progress(name, sites.index(site) + 1, len(sites), site.name))
-    if len(measured) == len(sites):
-        yield from mean_records(replace(about, site=MEAN_SITE), measured)
+
+
+def _tested(
+    about: Record, rows: TokenRows, fitting: Fitting, token_name: Callable[[int], str]
+) -> tuple[list[Record], SiteMeasures | None]:
+    """Return the records of a site, and what its mean with other sites needs; None if it could not be measured."""
+    try:
+        measured = measure_site(rows, None, fitting)
+        records = list(site_records(about, measured, token_name))
+    except InputError as error:
+        measured, records = None, [about.unmeasured(str(error))]
+    readings = {ALL_ROWS: rows, WITHOUT_MASSIVE: rows.without_massive(fitting.massive)}
+    for kept, read in readings.items():
+        if kept == ALL_ROWS or len(read.sequences) < len(rows.sequences):
+            records += _active(replace(about, rows=kept), read, fitting.seed)
+    return records, measured
+
+
+def _about(plan: TestPlan, subject: Subject, name: str) -> Record:
+    return Record(model=name, revision=subject.revision, step=subject.step, seed=plan.seed)
+
+
+def _part(name: str, site: Site) -> str:
+    return f"{name} at {site.name}"
 
 
 def _active(about: Record, rows: TokenRows, seed: int) -> Iterator[Record]:
     """Yield the test of active concepts, with dense and with sparse codes."""
+
+    @cache
+    def halves() -> tuple[Principal, TokenRows]:
+        fit, test = rows.halves()
+        return Principal.of(fit.activations), test
+
     for kind, sparsity in (("", 0.0), ("sparse", SPARSITY)):
         try:
-            result = usual_active_concepts(rows, sparsity, seed)
+            result = usual_active_concepts(*halves(), sparsity, seed)
         except InputError as error:
             reason = f"active concepts: {error}"
             yield replace(about, quantity=GRADIENT, variant=kind or "concepts").unmeasured(reason)

@@ -96,23 +96,23 @@ class PatchFit:
 
 
 def fit_patches(
-    rows: Float[Tensor, "n d"], anchors: Int[Tensor, "a"], k: int, dimension: int, weights: Float[Tensor, "n"]
+    rows: Float[Tensor, "n d"], near: Int[Tensor, "a c"], k: int, dimension: int, weights: Float[Tensor, "n"]
 ) -> PatchFit:
     """Return the patches of `k` rows around the anchors, with their second fundamental forms.
 
     Args:
         rows: Rows `(n, d)`, centred.
-        anchors: The indices `(a,)` of the anchors among the rows.
+        near: The `candidates` of each anchor; those for larger patches may follow.
         k: Number of rows in a patch.
         dimension: Dimension m of the tangent planes.
         weights: The weight of each row `(n,)`.
     """
     parts, forms = [], []
-    for part in patches(rows, anchors, k, dimension, weights):
+    for part in patches(rows, near, k, dimension, weights):
         _check_patches(part)
         forms.append(second_forms(part))
         # The rows take most of the memory of a patch, and are not needed any more.
-        parts.append((part.neighbours, part.coordinates, part.weights, part.gap, *_energies(part)))
+        parts.append((*_sorted(part), part.gap, *_energies(part)))
     neighbours, coordinates, weight, gap, outside, whole = (torch.cat(one) for one in zip(*parts, strict=True))
     radius = float(coordinates[:, -1].norm(dim=1).median())
     variance = coordinates.double().var(dim=1)
@@ -120,6 +120,15 @@ def fit_patches(
     return PatchFit(
         k, radius, neighbours, coordinates, weight, gap, evenness, SecondForms.joined(forms), outside, whole
     )
+
+
+def _sorted(part: Patches) -> tuple[Int[Tensor, "a k"], Float[Tensor, "a k m"], Float[Tensor, "a k"]]:
+    """Return neighbours, coordinates and weights, ordered by the distance from the anchor in the plane."""
+    distance = part.coordinates.square().sum(dim=2)
+    distance[:, 0] = -1
+    order = distance.argsort(dim=1)
+    coordinates = part.coordinates.gather(1, order[:, :, None].expand_as(part.coordinates))
+    return part.neighbours.gather(1, order), coordinates, part.weights.gather(1, order)
 
 
 def half_forms(rows: Float[Tensor, "n d"], fit: PatchFit) -> tuple[SecondForms, SecondForms] | None:
@@ -182,7 +191,7 @@ def _mostly(values: Float[Tensor, "a"], least: float) -> bool:
 def _energies(part: Patches) -> tuple[Float[Tensor, "a"], Float[Tensor, "a"]]:
     """Return the weighted sums of squares of the rows around their mean, outside of the plane and in all directions."""
     whole, flat = (
-        (part.weights * torch.linalg.vector_norm(rows, dim=2, dtype=torch.float64).square()).sum(dim=1)
+        (part.weights * torch.linalg.vector_norm(rows, dim=2).double().square()).sum(dim=1)
         for rows in (part.rows, part.rows @ part.tangents)
     )
     return whole - flat, whole
@@ -193,7 +202,7 @@ def _check_patches(part: Patches) -> None:
     check_weights(part.weights, part.coordinates.shape[2])
     a, k, m = part.coordinates.shape
     # The first rows are left out: a few that nearly repeat the anchor do no harm.
-    distance = part.coordinates.double().norm(dim=2)[:, m + 1 :]
+    distance = part.coordinates.double().norm(dim=2).sort(dim=1).values[:, m + 1 :]
     jump = distance[:, 1:] / distance[:, :-1].clamp_min(1e-300)
     # If rows fill one piece evenly, the distance grows by a factor of `jump` after row j with probability jump^(-m j).
     chance = -m * torch.arange(m + 1, k - 1, device=jump.device) * jump.log()

@@ -13,7 +13,7 @@ from torch import Tensor
 from tangentlens.errors import InputError
 from tangentlens.geometry.curvature.anchors import mean_over_anchors
 from tangentlens.geometry.curvature.patch_fit import PatchFit, fit_patches
-from tangentlens.geometry.curvature.patches import CANDIDATES
+from tangentlens.geometry.curvature.patches import CANDIDATES, candidates
 from tangentlens.geometry.curvature.second_form import SecondForms, n_monomials
 from tangentlens.statistics.interval import Interval
 
@@ -89,9 +89,10 @@ def fits_of_sizes(
     """
     fits: list[PatchFit] = []
     refused: list[InputError] = []
+    near = candidates(rows, anchors, max(sizes))
     for size in sizes:
         try:
-            fits.append(fit_patches(rows, anchors, size, dimension, weights).straightened())
+            fits.append(fit_patches(rows, near, size, dimension, weights).straightened())
         except InputError as error:
             refused.append(error)
             if fits:

@@ -14,8 +14,9 @@ from torch import Tensor
 # were chosen by their distance in the ambient space, rows that noise or curvature moves out of the plane would be
 # missing at the rim, and the patch would look flatter than it is.
 CANDIDATES = 2
-# Largest number of entries in the candidate rows that are held at once: a quarter of a GiB in fp32.
-_NUMBERS = 2**26
+# Largest number of entries in the candidate rows that are held at once, 16 MiB in fp32: patches that fit into the
+# processor's cache, in memory that is used again and again, take two thirds of the time of many at once.
+_NUMBERS = 2**22
 # Rows that are converted to fp64 at once.
 _BLOCK = 2**13
 # Steps of the subspace iteration for a plane, further steps from that first estimate, and spare columns: enough if the
@@ -25,10 +26,10 @@ _PASSES, _FURTHER_PASSES, _SPARE = 4, 2, 8
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """The patches of some anchors. The rows of a patch are ordered by their distance from the anchor in the plane.
+    """The patches of some anchors. The first row of a patch is the anchor itself; the others are in no special order.
 
     Attributes:
-        neighbours: The indices of the rows in each patch, `(a, k)`; the anchor itself is the first.
+        neighbours: The indices of the rows in each patch, `(a, k)`.
         rows: These rows around their weighted mean, `(a, k, d)`.
         tangents: An orthonormal basis of each tangent plane, `(a, d, m)`.
         gap: The smallest variance in each plane divided by the largest outside of it.
@@ -44,12 +45,29 @@ class Patches:
     weights: Float[Tensor, "a k"]
 
 
+def candidates(rows: Float[Tensor, "n d"], anchors: Int[Tensor, "a"], k: int) -> Int[Tensor, "a c"]:
+    """Return the indices of the rows nearest to each anchor, itself first, for patches of up to `k` rows.
+
+    Distances are computed in fp64: in fp32, all digits would cancel for rows close to each other but far from the mean.
+
+    Args:
+        rows: Rows `(n, d)`, centred.
+        anchors: The indices `(a,)` of the anchors among the rows.
+        k: Number of rows in the largest patch, the anchor included.
+    """
+    near = []
+    for some in anchors.split(at_once(1, len(rows))):
+        centres = rows[some].double()
+        blocks = (block.double() for block in rows.split(_BLOCK))
+        # Up to a constant for each anchor.
+        squares = torch.cat([block.square().sum(dim=1) - 2 * centres @ block.T for block in blocks], dim=1)
+        squares.scatter_(1, some[:, None], -math.inf)
+        near.append(squares.topk(min(CANDIDATES * k, len(rows)), dim=1, largest=False).indices)
+    return torch.cat(near)
+
+
 def patches(
-    rows: Float[Tensor, "n d"],
-    anchors: Int[Tensor, "a"],
-    k: int,
-    dimension: int,
-    weights: Float[Tensor, "n"],
+    rows: Float[Tensor, "n d"], near: Int[Tensor, "a c"], k: int, dimension: int, weights: Float[Tensor, "n"]
 ) -> Iterator[Patches]:
     """Yield the patches around anchors, a part of the anchors at a time so that memory stays bounded.
 
@@ -58,41 +76,26 @@ def patches(
 
     Args:
         rows: Rows `(n, d)`, centred.
-        anchors: The indices `(a,)` of the anchors among the rows.
+        near: The `candidates` of each anchor; those for larger patches may follow.
         k: Number of rows in a patch, the anchor included.
         dimension: Dimension m of the tangent planes.
         weights: The weight of each row `(n,)`.
     """
     d = rows.shape[1]
     start = torch.randn(d, min(dimension + _SPARE, d), generator=torch.Generator().manual_seed(0)).to(rows)
-    wide = min(CANDIDATES * k, len(rows))
-    for some in anchors.split(at_once(wide, d)):
-        near = _distances(rows, some).topk(wide, dim=1, largest=False).indices
-        anchor = rows[some][:, None]
-        cloud = rows[near].sub_(anchor)
+    near = near[:, : CANDIDATES * k]
+    for some in near.split(at_once(near.shape[1], d)):
+        itself = some[:, :1]
+        anchor = rows[itself]
+        cloud = rows[some].sub_(anchor)
         guess, _ = _leading(cloud, start, _PASSES)
-        distance = (cloud @ guess[:, :, :dimension]).square().sum(dim=2).where(near != some[:, None], -1)
-        near = near.gather(1, distance.topk(k, dim=1, largest=False).indices)
-        cloud = rows[near].sub_(anchor)
+        distance = (cloud @ guess[:, :, :dimension]).square().sum(dim=2).where(some != itself, -1)
+        chosen = some.gather(1, distance.topk(k, dim=1, largest=False).indices)
+        cloud = rows[chosen].sub_(anchor)
         directions, variances = _leading(cloud, guess, _FURTHER_PASSES)
         tangents, gap = directions[:, :, :dimension], variances[:, dimension - 1] / variances[:, dimension]
-        # The plane has turned a little, so the rows are sorted again.
-        coordinates = cloud @ tangents
-        order = coordinates.square().sum(dim=2).where(near != some[:, None], -1).argsort(dim=1)
-        near, coordinates = near.gather(1, order), coordinates.gather(1, order[:, :, None].expand_as(coordinates))
-        cloud, counted = rows[near].sub_(anchor), without_anchor(weights[near])
-        yield Patches(near, around_mean(cloud, counted), tangents, gap, coordinates, counted)
-
-
-def _distances(rows: Float[Tensor, "n d"], anchors: Int[Tensor, "a"]) -> Float[Tensor, "a n"]:
-    """Return squared distances from anchors to all rows, up to a constant per anchor; that to itself is the smallest.
-
-    They are computed in fp64: in fp32, all digits would cancel for rows close to each other but far from the mean.
-    """
-    centres = rows[anchors].double()
-    blocks = (block.double() for block in rows.split(_BLOCK))
-    squares = torch.cat([block.square().sum(dim=1) - 2 * centres @ block.T for block in blocks], dim=1)
-    return squares.scatter_(1, anchors[:, None], -math.inf)
+        coordinates, counted = cloud @ tangents, without_anchor(weights[chosen])
+        yield Patches(chosen, around_mean(cloud, counted), tangents, gap, coordinates, counted)
 
 
 def without_anchor(weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k"]:
@@ -111,9 +114,9 @@ def at_once(k: int, d: int) -> int:
 
 
 def around_mean(cloud: Float[Tensor, "a k d"], weights: Float[Tensor, "a k"]) -> Float[Tensor, "a k d"]:
-    """Return each cloud of rows relative to its weighted mean."""
+    """Return each cloud of rows relative to its weighted mean, in place."""
     share = (weights / weights.sum(dim=1, keepdim=True)).to(cloud)
-    return cloud - torch.einsum("ak,akd->ad", share, cloud)[:, None]
+    return cloud.sub_(torch.einsum("ak,akd->ad", share, cloud)[:, None])
 
 
 def _leading(
@@ -124,9 +127,15 @@ def _leading(
     All rows count alike, whatever their weights. A plane fitted mostly to a few heavy rows would follow their noise,
     and they would then look less curved than they are.
     """
-    rows = cloud - cloud.mean(dim=1, keepdim=True)
+    mean = cloud.mean(dim=1, keepdim=True)
+
+    def along(block: Tensor) -> Tensor:
+        """Return coordinates of the rows around their mean, which is subtracted where there are few numbers."""
+        return cloud @ block - mean @ block
+
     for _ in range(passes):
-        block = torch.linalg.qr(rows.transpose(1, 2) @ (rows @ block)).Q
-    inside = (rows @ block).double()
+        # These coordinates have the sum 0, so the mean of the rows that they are multiplied with does not count.
+        block = torch.linalg.qr(cloud.transpose(1, 2) @ along(block)).Q
+    inside = along(block).double()
     values, rotation = torch.linalg.eigh(inside.transpose(1, 2) @ inside)
     return block @ rotation.flip(2).to(block), values.flip(1).clamp_min(1e-300)

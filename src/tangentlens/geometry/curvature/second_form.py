@@ -169,7 +169,7 @@ def second_forms(patch: Patches, noise: Float[Tensor, "a"] | None = None) -> Sec
     spread = solve @ solve.transpose(1, 2)
     if noise is None:
         residual = patch.rows - design.to(patch.rows) @ coefficients.to(patch.rows)
-        square = torch.linalg.vector_norm(residual, dim=2, dtype=torch.float64).square()
+        square = torch.linalg.vector_norm(residual, dim=2).double().square()
         # Residual degrees of freedom: the trace of W (I - H) (I - H)^T, with the hat matrix H and the weights W.
         taken = 2 * (weights * (design * solve.transpose(1, 2)).sum(dim=2)).sum(dim=1)
         again = (normal * length[:, :, None] * length[:, None] * spread).sum(dim=(1, 2))
