@@ -7,6 +7,7 @@ from tangentlens.runs.run import create_run
 
 ROWS = 40
 PARTS = 40
+FACTS = 30
 
 
 def write(path: str, acknowledge: Connection) -> None:
@@ -19,3 +20,10 @@ def write(path: str, acknowledge: Connection) -> None:
                 part, [Record(model="m", metric="loss", step=step, seed=i, value=step + i / 100) for i in range(ROWS)]
             )
             acknowledge.send(step)
+
+
+def describe(path: str, name: str) -> None:
+    """Create a run, or open the one that another process creates, and add facts to its manifest one by one."""
+    run = create_run(path, {})
+    for number in range(FACTS):
+        run.describe("models", {f"{name}-{number}": {"known": True}})

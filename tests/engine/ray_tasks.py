@@ -31,6 +31,13 @@ def write_when_allowed(folder, name):
     (Path(folder) / f"{name}.result").write_text(name)
 
 
+def write_threads(folder, name):
+    """Write how many threads PyTorch would use."""
+    import torch
+
+    (Path(folder) / f"{name}.result").write_text(str(torch.get_num_threads()))
+
+
 def die_once(folder, name):
     """Kill the own process at the first attempt, as the system does if memory runs out."""
     if attempted(folder, name) == 1:

@@ -69,6 +69,12 @@ def test_a_process_that_is_killed_is_replaced_and_a_failure_is_named(cluster, tm
     assert names(tmp_path, "result") == ["dies", "works"]
 
 
+def test_a_task_has_as_many_threads_as_cores(cluster, tmp_path):
+    tasks = [Task(str(n), partial(ray_tasks.write_threads, str(tmp_path), str(n)), Needs(cpus=n)) for n in (1, 2)]
+    assert outcomes(tasks) == {"1": "", "2": ""}
+    assert [(tmp_path / f"{n}.result").read_text() for n in (1, 2)] == ["1", "2"]
+
+
 def test_a_full_disk_ends_everything(cluster):
     with pytest.raises(StorageError, match="no space left"):
         outcomes([Task("full", ray_tasks.full)])

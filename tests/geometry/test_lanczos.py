@@ -41,3 +41,17 @@ def test_a_small_matrix_and_one_that_is_0_have_them_too(count):
 def test_it_is_the_same_each_time():
     matrix = matrix_of(torch.arange(1, DIM + 1, dtype=torch.float64) ** -0.5)
     assert all(torch.equal(one, other) for one, other in zip(largest(matrix, 3), largest(matrix, 3), strict=True))
+
+
+@pytest.mark.parametrize("gap", [0.5, 1e-3, 1e-6])
+def test_a_vector_whose_eigenvalue_hardly_stands_out(gap, generator):
+    axes = torch.linalg.qr(torch.randn(300, 300, generator=generator, dtype=torch.float64)).Q
+    values = torch.linspace(0, 1, 300, dtype=torch.float64)
+    values[-2] = 1 - gap
+    found = largest((axes * values) @ axes.T, 1)[1][:, 0]
+    # Vectors of nearly equal eigenvalues are told apart as well as rounding allows.
+    assert float((found @ axes[:, -1]).abs()) == pytest.approx(1, abs=1e-9 / gap)
+
+
+def test_equal_rows_have_some_leading_direction():
+    assert float(largest(torch.zeros(40, 40, dtype=torch.float64), 1)[1].norm()) == pytest.approx(1)

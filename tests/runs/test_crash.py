@@ -44,6 +44,19 @@ def test_kill_at_random_moments(tmp_path):
     assert kills >= 20, f"only {kills} writers were killed in the middle; shorten the sleep"
 
 
+def test_processes_that_describe_one_run_lose_nothing_of_each_other(tmp_path):
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tangentlens.runs.run"])
+    path = str(tmp_path / "run")
+    writers = [context.Process(target=crash_writer.describe, args=(path, name)) for name in ("one", "two", "three")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    known = open_run(path).manifest["models"]
+    assert len(known) == 3 * crash_writer.FACTS
+
+
 def drain(pipe):
     said = set()
     try:

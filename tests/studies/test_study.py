@@ -1,17 +1,23 @@
 """Whole studies at their smallest scale: runs, ledger, report; stopped and resumed; what is refused before training."""
 
+from dataclasses import replace
+
 import polars as pl
 import pytest
 
 from tangentlens import InputError
+from tangentlens.engine import Machines
 from tangentlens.report.page import write_report
 from tangentlens.report.reading import read_runs
+from tangentlens.runs.records import KEY
 from tangentlens.runs.run import runs_in
-from tangentlens.studies import SECTIONS, STUDIES
+from tangentlens.studies import SECTIONS, STUDIES, train
 from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import ledger
-from tangentlens.studies.study import Inputs
-from tiny import save_tiny
+from tangentlens.studies.study import Inputs, Part, Study
+from tangentlens.studies.tangent import TEST, TestPlan
+from tangentlens.studies.train import TRAIN
+from tiny import TINY, save_tiny
 
 
 class Interrupted(Exception):
@@ -79,6 +85,37 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
     assert len(facts["weights_sha256"]) == 64
     with pytest.raises(InputError, match="holds a run with another configuration"):
         study.run("small", Inputs(tmp_path / "parts"))
+
+
+def test_models_of_a_study_that_are_made_apart_give_the_same_numbers(tmp_path):
+    plan = replace(TINY, seeds=2, held_out=0.2)
+
+    def parts(scale, inputs):
+        trained = str(inputs.out / "training")
+        return [Part("training", TRAIN, plan), Part("test", TEST, TestPlan(trained, rank=4, tokens=256))]
+
+    study = Study("toys", "Toys.", (), {"smoke": "seconds"}, parts)
+    whole = study.run("smoke", Inputs(tmp_path / "whole"))
+    told = []
+    apart = study.run("smoke", Inputs(tmp_path / "apart"), told.append, Machines())
+    assert [progress.total for progress in told if progress.done == 0] == [4, 4]
+    for one, other in zip(apart, whole, strict=True):
+        assert one.records.drop("run").sort(KEY).equals(other.records.drop("run").sort(KEY), null_equal=True)
+        assert one.manifest["models"].keys() == other.manifest["models"].keys()
+
+
+def test_a_model_of_a_study_that_fails_is_named_after_the_others_were_made(tmp_path, monkeypatch):
+    def broken(plan, network, *rest):
+        if network.name == "decoder":
+            raise InputError("its weights must be finite")
+        made.append(network.name)
+
+    made = []
+    monkeypatch.setattr(train, "_train_one", broken)
+    study = Study("toys", "Toys.", (), {"smoke": "seconds"}, lambda scale, inputs: [Part("training", TRAIN, TINY)])
+    with pytest.raises(InputError, match=r"1 of 2 failed: training: decoder: its weights must be finite"):
+        study.run("smoke", Inputs(tmp_path), machines=Machines())
+    assert made == ["encoder"]
 
 
 @pytest.mark.parametrize(

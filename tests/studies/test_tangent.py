@@ -12,7 +12,7 @@ from tangentlens.capture.sites import find_sites
 from tangentlens.report.page import write_report
 from tangentlens.runs.progress import unwatched
 from tangentlens.runs.run import open_run
-from tangentlens.studies import SECTIONS, tangent
+from tangentlens.studies import SECTIONS, subjects
 from tangentlens.studies.subjects import Backward, model_subject, subject_rows
 from tangentlens.studies.tangent import TestPlan, run_test
 from tiny import save_tiny
@@ -63,7 +63,7 @@ def test_all_residual_sites_and_the_nulls_are_there(run):
 
 
 def test_sites_that_do_not_fit_into_memory_have_passes_of_their_own(decoder, run, tmp_path, monkeypatch):
-    monkeypatch.setattr(tangent, "_HELD", 1)
+    monkeypatch.setattr(subjects, "_HELD", 1)
     again = run_test(TestPlan(decoder, **SMALL, nulls=True), tmp_path / "run")
     assert again.records.drop("run").equals(run.records.drop("run"))
 
@@ -98,7 +98,7 @@ def test_a_site_that_was_tested_is_not_tested_again(decoder, run, tmp_path, monk
         asked.append((which, [site.name for site in sites]))
         return subject_rows(subject, which, sites, seed)
 
-    monkeypatch.setattr(tangent, "subject_rows", rows)
+    monkeypatch.setattr(subjects, "subject_rows", rows)
     again = run_test(plan, tmp_path / "run")
     assert asked[0] == ("", ["resid.2", "resid.3"])
     assert len(asked) == 3

@@ -8,6 +8,7 @@ from rich.markup import escape
 
 from tangentlens.cli import study_commands, sweep_command
 from tangentlens.cli.commands import app
+from tangentlens.cli.options import with_ray_address
 from tangentlens.errors import InputError
 
 __all__ = ["app", "main", "study_commands", "sweep_command"]
@@ -19,7 +20,7 @@ INTERRUPTED = 130
 def main() -> None:
     """Run the command line."""
     try:
-        code = app(sweep_command.with_ray_address(sys.argv[1:]), standalone_mode=False)
+        code = app(with_ray_address(sys.argv[1:]), standalone_mode=False)
         if code == INTERRUPTED:
             _fail("interrupted; what was measured is kept, and the same command continues from there", code)
     except typer.TyperException as error:

@@ -1,9 +1,13 @@
 """Options that several commands have."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from tangentlens.engine import Here, Machines, Needs, OnRay
+from tangentlens.engine.on_ray import LOCAL
 
 Quiet = Annotated[bool, typer.Option("--quiet", help="Print nothing but errors.")]
 Sites = Annotated[str, typer.Option(help="Comma-separated sites: resid, resid:8 (eight, evenly spread), resid.3.")]
@@ -45,3 +49,38 @@ Rank = Annotated[int, typer.Option(min=1, help="Rank of the proxy and its contro
 FitHead = Annotated[
     int, typer.Option(min=0, help="For a model without a language-model head: train one for this many steps.")
 ]
+RAY = "--ray"
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        RAY, metavar="[ADDRESS]", help="Run on a Ray cluster; without an address, one is started on this machine."
+    ),
+]
+Cpus = Annotated[float, typer.Option(min=0.1, help="With --ray: cores for each model.")]
+Gpus = Annotated[float, typer.Option(min=0, help="With --ray: GPUs for each model; a fraction shares one.")]
+Memory = Annotated[float, typer.Option(min=0, help="With --ray: GiB of memory for each model.")]
+
+
+def with_ray_address(words: Sequence[str]) -> list[str]:
+    """Return the words of a command line with an address after each `--ray` that has none.
+
+    >>> with_ray_address(["sweep", "folder", "--ray", "--quiet"])
+    ['sweep', 'folder', '--ray', 'local', '--quiet']
+    """
+    following = [*words[1:], "-"]
+    bare = [word == RAY and after.startswith("-") for word, after in zip(words, following, strict=False)]
+    return [said for word, alone in zip(words, bare, strict=True) for said in ([word, LOCAL] if alone else [word])]
+
+
+def machines_of(ray: str | None, cpus: float, gpus: float, memory: float, keep_downloads: bool = True) -> Machines:
+    """Return where many tasks are done, as the options say it.
+
+    Args:
+        ray: The address of a Ray cluster; None for this process.
+        cpus: Cores for each task.
+        gpus: GPUs for each task.
+        memory: GiB of memory for each task.
+        keep_downloads: Whether a machine keeps what it downloads for a task.
+    """
+    needs = Needs(cpus, gpus, int(memory * 2**30))
+    return Machines(Here() if ray is None else OnRay(ray), needs, keep_downloads)

@@ -15,7 +15,7 @@ from rich.padding import Padding
 
 from tangentlens.cli.commands import app, text_name, write
 from tangentlens.cli.console import print_table, progress_bars
-from tangentlens.cli.options import Device, Json, Quiet, TextFile, Tokenizer
+from tangentlens.cli.options import Cpus, Device, Gpus, Json, Memory, Quiet, Ray, TextFile, Tokenizer, machines_of
 from tangentlens.corpora.download import download
 from tangentlens.errors import check_name
 from tangentlens.models.device import AUTO
@@ -43,6 +43,10 @@ def run_study(
     models: Annotated[str, typer.Option(help="For finished-models: comma-separated directories or hub ids.")] = "",
     device: Device = AUTO,
     tokenizer: Tokenizer = None,
+    ray: Ray = None,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = 0.0,
+    memory: Memory = 0.0,
     listed: Annotated[bool, typer.Option("--list", help="Show all studies with their claims and costs.")] = False,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -61,7 +65,7 @@ def run_study(
             raise typer.BadParameter(f"{option} is for {able}, and {name} trains its own networks")
     inputs = Inputs(out or Path("runs") / f"{study.name}-{scale}", text_name(text), chosen, device, tokenizer)
     with progress_bars(quiet or as_json) as watch:
-        runs = study.run(scale, inputs, watch)
+        runs = study.run(scale, inputs, watch, None if ray is None else machines_of(ray, cpus, gpus, memory))
     page = write(*runs, out=inputs.out / "report.html", title=f"{name}, {scale}")
     if as_json:
         claims([run.path for run in runs], as_json=True)

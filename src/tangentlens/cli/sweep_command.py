@@ -18,45 +18,36 @@ from tangentlens.cli.commands import app, run_and_report, text_name
 from tangentlens.cli.console import print_table
 from tangentlens.cli.options import (
     Bos,
+    Cpus,
     Device,
     Dtype,
     FitHead,
+    Gpus,
     Json,
     Length,
     Massive,
+    Memory,
     Quiet,
     Rank,
+    Ray,
     Seed,
     Sites,
     SkipFirst,
     TextFile,
     Tokenizer,
     TrustRemoteCode,
+    machines_of,
 )
-from tangentlens.engine import Here, Needs, OnRay
-from tangentlens.engine.on_ray import LOCAL
 from tangentlens.geometry.massive import THRESHOLD
 from tangentlens.geometry.measures import NAMES, USUAL
 from tangentlens.models.device import AUTO
 from tangentlens.proxies import DEFAULT, PROXIES
 from tangentlens.studies import JOBS
-from tangentlens.studies.sweep import Machines, SweepPlan
+from tangentlens.studies.sweep import SweepPlan
 from tangentlens.studies.sweep.estimate import Estimate, estimate_sweep
 from tangentlens.studies.sweep.presets import FAMILIES
 
 _GIB = 2**30
-RAY = "--ray"
-
-
-def with_ray_address(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line with an address after each `--ray` that has none.
-
-    >>> with_ray_address(["sweep", "folder", "--ray", "--quiet"])
-    ['sweep', 'folder', '--ray', 'local', '--quiet']
-    """
-    following = [*words[1:], "-"]
-    bare = [word == RAY and after.startswith("-") for word, after in zip(words, following, strict=True)]
-    return [said for word, alone in zip(words, bare, strict=True) for said in ([word, LOCAL] if alone else [word])]
 
 
 @app.command(epilog="Example: tangentlens sweep EleutherAI/pythia-70m --revisions step0,step1000..step143000:1000")
@@ -89,17 +80,10 @@ def sweep(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done: checkpoints, downloads, memory, time.")
     ] = False,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            RAY, metavar="[ADDRESS]", help="Run on a Ray cluster; without an address, one is started on this machine."
-        ),
-    ] = None,
-    cpus: Annotated[float, typer.Option(min=0.1, help="With --ray: cores for each checkpoint.")] = 1.0,
-    gpus: Annotated[
-        float, typer.Option(min=0, help="With --ray: GPUs for each checkpoint; a fraction shares one.")
-    ] = 0.0,
-    memory: Annotated[float, typer.Option(min=0, help="With --ray: GiB of memory for each checkpoint.")] = 0.0,
+    ray: Ray = None,
+    cpus: Cpus = 1.0,
+    gpus: Gpus = 0.0,
+    memory: Memory = 0.0,
     remove_downloads: Annotated[
         bool, typer.Option("--remove-downloads", help="Remove each checkpoint that was downloaded, once measured.")
     ] = False,
@@ -148,8 +132,7 @@ def sweep(
     if dry_run:
         _tell(estimate_sweep(plan, out or JOBS["sweep"].folder(plan)), as_json)
         return
-    engine = Here() if ray is None else OnRay(ray)
-    machines = Machines(engine, Needs(cpus, gpus, int(memory * _GIB)), remove_downloads)
+    machines = machines_of(ray, cpus, gpus, memory, keep_downloads=not remove_downloads)
     run_and_report("sweep", plan, out, quiet, as_json, machines)
 
 

@@ -5,10 +5,8 @@ interrupted is continued by asking again for what is missing.
 """
 
 from tangentlens.engine.here import Here
+from tangentlens.engine.machines import Machines
 from tangentlens.engine.on_ray import OnRay
 from tangentlens.engine.task import Needs, Task
 
-# Does all of some tasks, of which one that fails does not keep others from being done.
-Engine = Here | OnRay
-
-__all__ = ["Engine", "Here", "Needs", "OnRay", "Task"]
+__all__ = ["Here", "Machines", "Needs", "OnRay", "Task"]

@@ -15,7 +15,7 @@ class Needs:
     """What a task needs of the machine that does it.
 
     Attributes:
-        cpus: Number of cores, which is also the number of threads that PyTorch uses.
+        cpus: Number of cores; on a cluster also the number of threads that PyTorch uses.
         gpus: Number of GPUs; a fraction lets several tasks share one.
         memory: Bytes of memory; 0 if that is not known.
     """

@@ -7,8 +7,6 @@ from torch import Tensor
 # Random columns of a block beyond those wanted, and beside a given start; the largest number of steps; the relative
 # residual at which the iteration has converged.
 _SPARE, _BESIDE_START, _STEPS, _TOLERANCE = 16, 4, 30, 1e-8
-# By how much the shift of an inverse iteration is above the eigenvalue, relative to it: more than rounding; its steps.
-_BESIDE_VALUE, _INVERSE_STEPS = 1e-9, 2
 # How many leading eigenvectors of a matrix to use as a start for matrices that are nearly equal to it.
 NEAR = 8
 # The columns of a block of `krylov_basis`, and the number of blocks.
@@ -66,30 +64,6 @@ def _are_leading(matrix: Float[Tensor, "d d"], vectors: Float[Tensor, "d c"], va
     shifted.diagonal().add_(values[-1] + 10 * _TOLERANCE * values[0])
     # A matrix has a Cholesky factor if and only if it is positive definite.
     return int(torch.linalg.cholesky_ex(shifted).info) == 0
-
-
-def leading_vector(matrix: Float[Tensor, "d d"], value: Float[Tensor, ""]) -> Float[Tensor, "d"]:
-    """Return the eigenvector of the largest eigenvalue, given that eigenvalue, by inverse iteration.
-
-    Args:
-        matrix: A symmetric positive semi-definite matrix `(d, d)`.
-        value: Its largest eigenvalue.
-
-    >>> leading_vector(torch.diag(torch.tensor([1.0, 9.0, 4.0])), torch.tensor(9.0)).abs().tolist()
-    [0.0, 1.0, 0.0]
-    """
-    # Positive definite, and nearly singular along the vector that is sought.
-    shifted = -matrix
-    shifted.diagonal().add_(value * (1 + _BESIDE_VALUE))
-    factor, failed = torch.linalg.cholesky_ex(shifted)
-    if int(failed):
-        return torch.linalg.eigh(matrix).eigenvectors[:, -1]
-    make = torch.Generator().manual_seed(0)
-    vector = torch.randn(len(matrix), 1, generator=make, dtype=torch.float64).to(matrix)
-    for _ in range(_INVERSE_STEPS):
-        vector = torch.cholesky_solve(vector, factor)
-        vector /= vector.norm()
-    return vector[:, 0]
 
 
 def krylov_basis(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d c"]:

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.geometry.leading import leading_vector, leading_vectors
+from tangentlens.geometry.lanczos import largest
 from tangentlens.geometry.rows import as_rows, gram, power_of_two, shaped_rows, unit_scale
 
 # Rows that are multiplied at once: few enough to fit into a cache, enough for the product to run at full speed.
@@ -180,9 +180,7 @@ class Moments:
 
     def leading_direction(self) -> Float[Tensor, "d"]:
         """Return the unit vector along which the variance is largest."""
-        covariance = self.covariance()
-        known = self._spectra.get(True)
-        return leading_vectors(covariance, 1)[:, 0] if known is None else leading_vector(covariance, known[0])
+        return largest(self.covariance(), 1)[1][:, 0]
 
     def _check_seen(self) -> None:
         """Raise an error if no rows came yet."""

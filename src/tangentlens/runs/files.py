@@ -2,9 +2,15 @@
 
 import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from filelock import FileLock
+
 from tangentlens.errors import InputError, StorageError
+
+# The file that processes lock to change a manifest, one after the other.
+LOCK = ".lock"
 
 
 def make_directory(path: Path) -> None:
@@ -15,6 +21,20 @@ def make_directory(path: Path) -> None:
         raise InputError(
             f"{path} must be a folder that can be written to, but: {error.strerror}; choose another"
         ) from error
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """A context in which no other process that asks for it changes what is known of a folder."""
+    guard = FileLock(folder / LOCK)
+    try:
+        guard.acquire()
+    except OSError as error:
+        raise _not_written(folder / LOCK, error) from error
+    try:
+        yield
+    finally:
+        guard.release()
 
 
 def write_whole(path: Path, data: bytes) -> None:
@@ -30,10 +50,14 @@ def write_whole(path: Path, data: bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):
             draft.unlink()
-        raise StorageError(
-            f"could not write {path}: {error.strerror}; what was there before is untouched, "
-            "make room or choose another folder and run again"
-        ) from error
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"could not write {path}: {error.strerror}; what was there before is untouched, make room or choose another "
+        "folder and run again"
+    )
 
 
 def _sync_directory(path: Path) -> None:

@@ -20,7 +20,7 @@ import safetensors.torch
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.runs.files import make_directory, write_whole
+from tangentlens.runs.files import LOCK, locked, make_directory, write_whole
 from tangentlens.runs.formats import FORMAT, upgraded_manifest, upgraded_records
 from tangentlens.runs.journal import JOURNAL, note, parts_written
 from tangentlens.runs.records import SCHEMA, Record, as_frame
@@ -105,13 +105,15 @@ class Run:
 
     def describe(self, section: str, facts: Mapping[str, Any]) -> None:
         """Add facts to a section of the manifest."""
-        manifest = self.manifest
-        manifest[section] = manifest.get(section, {}) | dict(facts)
-        _write_manifest(self.path, manifest)
+        with locked(self.path):
+            manifest = self.manifest
+            manifest[section] = manifest.get(section, {}) | dict(facts)
+            _write_manifest(self.path, manifest)
 
     def redescribe(self, section: str, facts: Mapping[str, Any]) -> None:
         """Write a section of the manifest in place of what it held."""
-        _write_manifest(self.path, self.manifest | {section: dict(facts)})
+        with locked(self.path):
+            _write_manifest(self.path, self.manifest | {section: dict(facts)})
 
     def claim_data(self, text: str | None, facts: Mapping[str, Any]) -> None:
         """Write facts about the text to the manifest, or raise if the run was made from another text.
@@ -241,8 +243,19 @@ def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens
         raise InputError(
             f"a run's folder must have a printable name, but {str(path)!r} is not printable; choose another"
         )
-    config = json.loads(json.dumps(config))
     make_directory(path)
+    others = [entry for entry in path.iterdir() if entry.suffix != ".tmp" and entry.name not in (*FOLDERS, LOCK)]
+    # Asked last, because another process may be creating it.
+    if others and not is_run(path):
+        raise InputError(
+            f"{path} must be a new or empty folder, or a run, but holds other files; choose another folder"
+        )
+    with locked(path):
+        return _create(path, json.loads(json.dumps(config)), made_by)
+
+
+def _create(path: Path, config: dict[str, Any], made_by: str) -> Run:
+    """Create a run in a folder that nobody else changes, or return the one that is there."""
     if is_run(path):
         manifest = _read_manifest(path)
         known, wanted = (
@@ -252,10 +265,6 @@ def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens
         if known == wanted or any(any((path / folder).glob("[!.]*")) for folder in FOLDERS):
             check_same(path, known, wanted)
             return Run(path)
-    elif any(entry.name not in FOLDERS for entry in path.iterdir() if entry.suffix != ".tmp"):
-        raise InputError(
-            f"{path} must be a new or empty folder, or a run, but holds other files; choose another folder"
-        )
     for folder in FOLDERS:
         make_directory(path / folder)
     # What a run held that is overwritten is not missed.

@@ -31,7 +31,7 @@ from tangentlens.runs.vocabulary import AUDIT as AUDITED
 from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.job import Job
 from tangentlens.studies.subjects import Subject, subject_rows
-from tangentlens.studies.trained import begin
+from tangentlens.studies.trained import begin, networks_of
 
 NAME = "audit"
 VERDICT = derived(AUDITED, "verdict")
@@ -83,7 +83,9 @@ class AuditPlan:
         Loading.of(self)
 
 
-def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched, in_hand: InHand = NOTHING) -> Run:
+def run_audit(
+    plan: AuditPlan, out: str | Path, watch: Watch = unwatched, in_hand: InHand = NOTHING, only: str | None = None
+) -> Run:
     """Audit every model of the plan's target at every site into the run directory `out`; continues if interrupted.
 
     Args:
@@ -91,8 +93,9 @@ def run_audit(plan: AuditPlan, out: str | Path, watch: Watch = unwatched, in_han
         out: The run directory.
         watch: Told the progress.
         in_hand: The model and the text, where they need not be loaded.
+        only: The name of the one network of a run to look at; by default all are looked at.
     """
-    run, subjects = begin(plan, plan.target, NAME, out, watch, in_hand, partial(_sites, wanted=plan.sites))
+    run, subjects = begin(plan, plan.target, NAME, out, watch, in_hand, partial(_sites, wanted=plan.sites), only)
     for subject, sites in subjects:
         watch(Progress(subject.name, 0, len(sites), f"gradients on {subject.facts['device']}"))
         if all(run.has(_part(subject, site)) for site in sites):
@@ -218,5 +221,7 @@ AUDIT = Job(
     run_audit,
     _folder,
     Section(tables=(audit_tables,), findings=(verdicts,), rows=None),
+    apart=lambda plan: networks_of(plan.target),
+    make_one=lambda plan, out, name: run_audit(plan, out, only=name),
     smaller="--tokens 2048, --length 64, fewer --sites or --dtype bfloat16",
 )

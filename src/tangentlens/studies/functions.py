@@ -13,6 +13,7 @@ from torch import nn
 
 from tangentlens.capture.untouched import untouched
 from tangentlens.corpora.windows import Text
+from tangentlens.engine import Machines
 from tangentlens.errors import InputError
 from tangentlens.models.live import TokenIds, as_text, live_model
 from tangentlens.report.result import Result
@@ -21,7 +22,7 @@ from tangentlens.studies import JOBS, SECTIONS
 from tangentlens.studies.audit import AuditPlan
 from tangentlens.studies.in_hand import InHand
 from tangentlens.studies.profile import Profile
-from tangentlens.studies.sweep import Machines, SweepPlan
+from tangentlens.studies.sweep import SweepPlan
 from tangentlens.studies.tangent import TestPlan
 
 

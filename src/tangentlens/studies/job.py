@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from tangentlens.corpora.counts import COUNTS
+from tangentlens.engine import Needs, Task
 from tangentlens.errors import InputError
 from tangentlens.models.memory import is_out_of_memory
 from tangentlens.report.contents import Section
@@ -28,6 +30,8 @@ class Job:
         folder: The default directory for a plan.
         section: What a report says about such runs, beyond what it says about any run.
         smaller: Options that need less memory, as the error says them if memory runs out.
+        apart: Returns the names of models that can be made apart from each other, by processes of their own.
+        make_one: Takes a plan, a directory and one of these names. It makes that part of the run, or continues it.
     """
 
     name: str
@@ -36,6 +40,8 @@ class Job:
     folder: Callable[[Any], Path]
     section: Section = field(default_factory=Section)
     smaller: str = "a smaller plan"
+    apart: Callable[[Any], Sequence[str]] = lambda plan: ()
+    make_one: Callable[[Any, Path, str], Run] | None = None
 
     def run(self, plan: Any, out: Path | None = None, watch: Watch = unwatched, given: Any = None) -> Run:
         """Make the run of a plan in `out`, or in its default folder; a run that was interrupted is continued.
@@ -60,3 +66,24 @@ class Job:
                 f"{self.name} must fit into memory, but memory ran out ({reason}); what was measured stays in {out}; "
                 f"try {self.smaller}, with another --out"
             ) from error
+
+    def tasks(self, plan: Any, out: Path, needs: Needs) -> list[Task]:
+        """Return the tasks that make the run of a plan: one for each model that can be made apart, or a single one.
+
+        Args:
+            plan: The plan.
+            out: The directory.
+            needs: What each of them needs.
+        """
+        out = out.absolute()
+        if self.make_one is None or not self.apart(plan):
+            return [Task(out.name, partial(_made, self, plan, out), needs)]
+        return [Task(f"{out.name}: {name}", partial(_made, self, plan, out, name), needs) for name in self.apart(plan)]
+
+
+def _made(job: Job, plan: Any, out: Path, name: str | None = None) -> None:
+    """Make a run, or the part of it that is about one model."""
+    if name is None or job.make_one is None:
+        job.run(plan, out)
+    else:
+        job.make_one(plan, out, name)

@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tangentlens.engine import Machines, Task
 from tangentlens.errors import InputError, check_name
 from tangentlens.models.device import AUTO
 from tangentlens.runs.progress import Progress, Watch, unwatched
-from tangentlens.runs.run import Run
+from tangentlens.runs.run import Run, open_run
 from tangentlens.studies.job import Job
 
 
@@ -69,23 +70,46 @@ class Study:
     parts: Callable[[str, Inputs], Sequence[Part]]
     takes_models: bool = False
 
-    def run(self, scale: str, inputs: Inputs, watch: Watch = unwatched) -> list[Run]:
+    def run(self, scale: str, inputs: Inputs, watch: Watch = unwatched, machines: Machines | None = None) -> list[Run]:
         """Do every job of a scale, one after the other; what was done before is not done again.
 
         Args:
             scale: The scale.
             inputs: What the study is given.
             watch: Told the progress.
+            machines: Where to do it; by default in this process. On several machines, the models of a job are made
+                side by side.
         """
         check_name("a scale", scale, self.costs)
         if inputs.models and not self.takes_models:
             raise InputError(
                 f"{self.name} must be given no models, because it trains its own, but got {inputs.models[0]}"
             )
-        return [
-            part.job.run(part.plan, inputs.out / part.folder, partial(_told, watch, part.folder))
-            for part in self.parts(scale, inputs)
-        ]
+        parts = self.parts(scale, inputs)
+        if machines is not None:
+            return [_made_apart(part, inputs.out / part.folder, watch, machines) for part in parts]
+        return [part.job.run(part.plan, inputs.out / part.folder, partial(_told, watch, part.folder)) for part in parts]
+
+
+def _made_apart(part: Part, out: Path, watch: Watch, machines: Machines) -> Run:
+    """Make the run of a part, its models side by side; raise if one of them fails, after all others were made."""
+    tasks = part.job.tasks(part.plan, out, machines.needs)
+    failures: dict[str, str] = {}
+    done = 0
+
+    def ended(task: Task, failure: str) -> None:
+        nonlocal done
+        done += 1
+        if failure:
+            failures[task.key] = failure
+        watch(Progress(part.folder or out.name, done, len(tasks), f"{task.key} {'failed' if failure else 'done'}"))
+
+    watch(Progress(part.folder or out.name, 0, len(tasks)))
+    machines.engine.run(tasks, ended)
+    if failures:
+        told = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
+        raise InputError(f"every model of a study must be made, but {len(failures)} of {len(tasks)} failed: {told}")
+    return open_run(out)
 
 
 def _told(watch: Watch, folder: str, progress: Progress) -> None:

@@ -30,14 +30,12 @@ from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, MEAN_SITE, NUL
 from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.job import Job
 from tangentlens.studies.kept_measures import keep_measures, kept_measures
-from tangentlens.studies.subjects import Subject, subject_rows
-from tangentlens.studies.trained import begin
+from tangentlens.studies.subjects import Subject, rows_of_sites
+from tangentlens.studies.trained import begin, networks_of
 
 NAME = "test"
 # The penalty on the codes of sparse concepts, which sharpened the contrast most (docs/measures/active-concepts.md).
 SPARSITY = 0.1
-# Activations and gradients that are held at once, in bytes. Sites that do not fit have passes of their own.
-_HELD = 4 * 2**30
 
 
 @dataclass(frozen=True)
@@ -96,7 +94,9 @@ class TestPlan:
         Loading.of(self)
 
 
-def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched, in_hand: InHand = NOTHING) -> Run:
+def run_test(
+    plan: TestPlan, out: str | Path, watch: Watch = unwatched, in_hand: InHand = NOTHING, only: str | None = None
+) -> Run:
     """Test the model, and its nulls if the plan has them, into the run directory `out`; continues if interrupted.
 
     Args:
@@ -104,8 +104,9 @@ def run_test(plan: TestPlan, out: str | Path, watch: Watch = unwatched, in_hand:
         out: The run directory.
         watch: Told the progress.
         in_hand: The model and the text, where they need not be loaded.
+        only: The name of the one network of a run to look at; by default all are looked at.
     """
-    run, subjects = begin(plan, plan.model, NAME, out, watch, in_hand, partial(find_sites, wanted=plan.sites))
+    run, subjects = begin(plan, plan.model, NAME, out, watch, in_hand, partial(find_sites, wanted=plan.sites), only)
     for subject, sites in subjects:
         for which in ("", *NULLS) if plan.nulls else ("",):
             name = null_name(subject.name, which)
@@ -127,18 +128,16 @@ def _test_sites(run: Run, plan: TestPlan, subject: Subject, which: str, sites: S
     )
     left = [site for site in sites if not run.has(_part(name, site))]
     watch(Progress(name, len(sites) - len(left), len(sites), f"gradients on {subject.facts['device']}"))
-    for some in _that_fit(left, subject):
-        rows, loss = subject_rows(subject, which, some, plan.seed)
-        check_rank(plan.rank, {site.name: rows[site.name].activations.shape[1] for site in some})
-        for site in some:
-            here, captured = replace(about, site=site.name, depth=site.depth), rows.pop(site.name)
-            records, measured = _tested(here, captured, fitting, subject.token_name)
-            if site is sites[0]:
-                records.insert(0, replace(about, quantity=LOSS, metric=LOSS, value=loss))
-            if measured is not None:
-                keep_measures(run, _part(name, site), measured)
-            run.write(_part(name, site), records)
-            watch(Progress(name, sites.index(site) + 1, len(sites), site.name))
+    for site, rows, loss in rows_of_sites(subject, which, left, plan.seed):
+        check_rank(plan.rank, {site.name: rows.activations.shape[1]})
+        here = replace(about, site=site.name, depth=site.depth)
+        records, measured = _tested(here, rows, fitting, subject.token_name)
+        if site is sites[0]:
+            records.insert(0, replace(about, quantity=LOSS, metric=LOSS, value=loss))
+        if measured is not None:
+            keep_measures(run, _part(name, site), measured)
+        run.write(_part(name, site), records)
+        watch(Progress(name, sites.index(site) + 1, len(sites), site.name))
 
 
 def _tested(
@@ -183,14 +182,6 @@ def _active(about: Record, rows: TokenRows, seed: int) -> Iterator[Record]:
             yield from active_records(about, result, kind)
 
 
-def _that_fit(sites: Sequence[Site], subject: Subject) -> Iterator[Sequence[Site]]:
-    """Yield groups of sites whose rows fit into `_HELD` bytes; for each group the model runs once."""
-    tokens = sum(batch["input_ids"].numel() for batch in subject.batches)
-    at_once = max(_HELD // (2 * 4 * tokens * subject.width), 1)
-    for first in range(0, len(sites), at_once):
-        yield sites[first : first + at_once]
-
-
 def _folder(plan: TestPlan) -> Path:
     return (
         Path(f"{plan.model.rstrip('/')}-{NAME}")
@@ -204,5 +195,7 @@ TEST = Job(
     TestPlan,
     run_test,
     _folder,
+    apart=lambda plan: networks_of(plan.model),
+    make_one=lambda plan, out, name: run_test(plan, out, only=name),
     smaller="--tokens 2048, --length 64, --sites resid:8 or --dtype bfloat16",
 )

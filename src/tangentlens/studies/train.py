@@ -183,8 +183,15 @@ class Network:
         return Checkpoint(run, f"{self.name}-checkpoint")
 
 
-def run_train(plan: TrainPlan, out: str | Path, watch: Watch = unwatched) -> Run:
-    """Train each network of the plan with the lens on, into the run directory `out`; continues if interrupted."""
+def run_train(plan: TrainPlan, out: str | Path, watch: Watch = unwatched, only: str | None = None) -> Run:
+    """Train each network of the plan with the lens on, into the run directory `out`; continues if interrupted.
+
+    Args:
+        plan: The plan.
+        out: The run directory.
+        watch: Told the progress.
+        only: The name of the one network to train; by default all are trained.
+    """
     tokens = plan.tokens()
     sequences, held_out = plan.split(tokens)
     if len(sequences) < plan.batch:
@@ -204,7 +211,8 @@ def run_train(plan: TrainPlan, out: str | Path, watch: Watch = unwatched) -> Run
     run.claim_data(plan.text, facts)
     TokenCounts(tokens.counts).save(run)
     for network in plan.networks():
-        _train_one(plan, network, tokens, run, watch)
+        if only in (None, network.name):
+            _train_one(plan, network, tokens, run, watch)
     return run
 
 
@@ -258,4 +266,12 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
     run.describe("models", {network.name: facts | {"weights_sha256": weight_hash(model)}})
 
 
-TRAIN = Job(NAME, TrainPlan, run_train, folder=lambda plan: Path("runs") / NAME, smaller="--sites resid:3 or --rank 8")
+TRAIN = Job(
+    NAME,
+    TrainPlan,
+    run_train,
+    folder=lambda plan: Path("runs") / NAME,
+    smaller="--sites resid:3 or --rank 8",
+    apart=lambda plan: [network.name for network in plan.networks()],
+    make_one=lambda plan, out, name: run_train(plan, out, only=name),
+)

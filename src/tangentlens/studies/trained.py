@@ -30,7 +30,16 @@ from tangentlens.training.loop import Recipe
 from tangentlens.training.objectives import batch_for, draw
 
 
-def subjects_of(target: str, how: Backward, watch: Watch, in_hand: InHand = NOTHING) -> Iterator[Subject]:
+def networks_of(target: str) -> list[str]:
+    """Return the names of the networks of a training run; none if it is a model."""
+    if not is_run(target):
+        return []
+    return [network.name for network in TrainPlan.of(open_run(target).manifest["config"]).networks()]
+
+
+def subjects_of(
+    target: str, how: Backward, watch: Watch, in_hand: InHand = NOTHING, only: str | None = None
+) -> Iterator[Subject]:
     """Yield the networks of a training run, one at a time, or the one model that `target` is.
 
     Args:
@@ -38,9 +47,10 @@ def subjects_of(target: str, how: Backward, watch: Watch, in_hand: InHand = NOTH
         how: How gradients are made.
         watch: Told the progress of training a missing head.
         in_hand: The model and the text, where they need not be loaded.
+        only: The name of the one network of a run to look at; by default all are looked at.
     """
     if in_hand.model is None and is_run(target):
-        yield from _of_run(open_run(target), how)
+        yield from _of_run(open_run(target), how, only)
     else:
         yield model_subject(target, how, watch, in_hand)
 
@@ -53,6 +63,7 @@ def begin(
     watch: Watch,
     in_hand: InHand,
     find: Callable[[nn.Module], list[Site]],
+    only: str | None = None,
 ) -> tuple[Run, Iterator[tuple[Subject, list[Site]]]]:
     """Return a run that is made or continued, and the models to look at, each with its sites.
 
@@ -66,8 +77,9 @@ def begin(
         watch: Told the progress of training a missing head.
         in_hand: The model and the text, where they need not be loaded.
         find: Returns the sites of a model.
+        only: The name of the one network of a run to look at; by default all are looked at.
     """
-    subjects = subjects_of(target, Backward.of(plan), watch, in_hand)
+    subjects = subjects_of(target, Backward.of(plan), watch, in_hand, only)
     first = next(subjects)
     check_rank(plan.rank, {f"the stream of {first.name}": first.width})
     find(first.model)
@@ -83,7 +95,7 @@ def begin(
     return run, claimed()
 
 
-def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
+def _of_run(run: Run, how: Backward, only: str | None = None) -> Iterator[Subject]:
     """Yield the networks of a finished training as its last checkpoints hold them, on held-out text if there is any."""
     if run.manifest["made_by"] not in MADE_BY:
         raise InputError(
@@ -98,7 +110,7 @@ def _of_run(run: Run, how: Backward) -> Iterator[Subject]:
     seen, held_out = plan.split(tokens)
     text = held_out if len(held_out) else seen
     n = min(max(how.tokens // plan.length, 4), len(text))
-    for network in plan.networks():
+    for network in (one for one in plan.networks() if only in (None, one.name)):
         model, checkpoint = plan.untrained(network, tokens.vocabulary), network.checkpoint(run)
         step, _ = checkpoint.position()
         if not step:

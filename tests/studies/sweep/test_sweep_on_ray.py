@@ -10,8 +10,10 @@ import pytest
 
 import tangentlens as tl
 from checkpoints import SETTINGS, assert_same, sweep_plan, train_with_lens
-from tangentlens.engine import OnRay
-from tangentlens.studies.sweep import Machines, run_sweep
+from tangentlens.engine import Machines, OnRay
+from tangentlens.studies import STUDIES
+from tangentlens.studies.study import Inputs
+from tangentlens.studies.sweep import run_sweep
 
 ray = pytest.importorskip("ray")
 # Ray leaves sockets and files open in a process that it was started from.
@@ -100,3 +102,11 @@ def test_a_head_that_goes_away_ends_the_command_and_the_sweep_continues(trained,
     assert code != 0
     run = run_sweep(sweep_plan(trained), out)
     assert_same(run.records, swept.records)
+
+
+@pytest.mark.calibration
+def test_a_study_on_a_cluster_gives_the_numbers_of_one_process(tmp_path):
+    study = STUDIES["demo"]
+    (whole,) = study.run("smoke", Inputs(tmp_path / "whole"))
+    (apart,) = study.run("smoke", Inputs(tmp_path / "apart"), machines=Machines(OnRay()))
+    assert_same(apart.records, whole.records)

@@ -5,9 +5,9 @@ from pathlib import Path
 from tangentlens.studies.job import Job
 from tangentlens.studies.sweep.plan import NAME, SweepPlan
 from tangentlens.studies.sweep.section import SECTION
-from tangentlens.studies.sweep.sweeping import Machines, run_sweep
+from tangentlens.studies.sweep.sweeping import run_sweep
 
-__all__ = ["SWEEP", "Machines", "SweepPlan", "run_sweep"]
+__all__ = ["SWEEP", "SweepPlan", "run_sweep"]
 
 
 def _folder(plan: SweepPlan) -> Path:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-from tangentlens.engine import Engine, Here, Needs, Task
+from tangentlens.engine import Here, Machines, Task
 from tangentlens.errors import InputError
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
@@ -25,21 +25,6 @@ from tangentlens.studies.sweep.trial import tokenizer_of, try_out
 
 # Parts of the records that are about a sweep as a whole.
 _FAILED, _FLAGGED = "failed checkpoints", "flagged checkpoints"
-
-
-@dataclass(frozen=True)
-class Machines:
-    """Where a sweep is done.
-
-    Attributes:
-        engine: Does the tasks.
-        needs: What each task needs.
-        remove_downloads: Whether to remove each checkpoint that was downloaded, after it was measured.
-    """
-
-    engine: Engine = field(default_factory=Here)
-    needs: Needs = field(default_factory=Needs)
-    remove_downloads: bool = False
 
 
 def run_sweep(plan: SweepPlan, out: str | Path, watch: Watch = unwatched, machines: Machines | None = None) -> Run:
@@ -73,7 +58,7 @@ class _Sweep:
         self.queues = {name: Queue(one.checkpoints, done=self._done(one)) for name, one in self.series.items()}
         self.failures: dict[tuple[str, str], str] = {}
         self.ahead = Ahead()
-        removable = [one for of in series for one in of.checkpoints] if machines.remove_downloads else []
+        removable = [one for of in series for one in of.checkpoints] if not machines.keep_downloads else []
         self.removed = {one.spec for one in removable if not is_here(one)}
         self.started, self.measured = time.monotonic(), 0
 
