@@ -1,7 +1,7 @@
 """What a sweep on a cluster costs, as ratios measured in one run: two workers against one, and the cost of a task.
 
-Everything runs on Ray nodes of this machine. A cluster is simulated by nodes with virtual cores, on which tasks of known
-length only wait: they show at how many tasks a second the command itself becomes the limit.
+Everything runs on Ray nodes of this machine. A cluster is simulated by nodes with virtual cores, on which tasks of
+known length only wait: they show at how many tasks a second the command itself becomes the limit.
 """
 
 import sys

@@ -5,6 +5,7 @@ from dataclasses import replace
 import polars as pl
 import pytest
 import torch
+from transformers import AutoModelForCausalLM
 
 from tangentlens import InputError, open_run
 from tangentlens.corpora.tokens import in_sequences
@@ -14,9 +15,11 @@ from tangentlens.runs.progress import unwatched
 from tangentlens.runs.records import KEY
 from tangentlens.studies import SECTIONS
 from tangentlens.studies.subjects import Backward
+from tangentlens.studies.sweep import SweepPlan, run_sweep
 from tangentlens.studies.tangent import TestPlan
 from tangentlens.studies.train import TrainPlan, run_train
 from tangentlens.studies.trained import subjects_of
+from tangentlens.training.objectives import draw
 from tiny import TINY
 
 
@@ -138,3 +141,22 @@ def test_networks_of_one_family_differ_in_their_seed_alone():
 def test_a_rank_above_half_the_width_is_refused():
     with pytest.raises(InputError, match="half the width, 64, but is 65"):
         TrainPlan(rank=65)
+
+
+def test_checkpoints_that_a_training_keeps_can_be_swept(tmp_path):
+    """The weights that a step of the training began with give the loss that the training had, on its tokens."""
+    plan = replace(TINY, keep=True)
+    run = run_train(plan, tmp_path / "run")
+    folder = tmp_path / "run" / "checkpoints" / "decoder"
+    kept = sorted(int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-*"))
+    assert kept == plan.schedule()
+    swept = run_sweep(
+        SweepPlan((str(folder),), sites="resid.1", rank=4, tokens=256, length=16, controls=("random",)), tmp_path / "s"
+    )
+    assert sorted(swept.records["step"].unique()) == kept
+    assert swept.records.filter(metric="unmeasured").is_empty()
+    model = AutoModelForCausalLM.from_pretrained(folder / f"checkpoint-{kept[-1]}")
+    sequences, _ = plan.split(plan.tokens())
+    chosen, _ = draw(sequences, plan.batch, 0, kept[-1])
+    told = run.records.filter(metric="loss", model="decoder", step=kept[-1])["value"].item()
+    assert float(model(input_ids=chosen, labels=chosen).loss) == pytest.approx(told, rel=1e-5)

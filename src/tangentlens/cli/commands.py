@@ -84,6 +84,9 @@ def demo(
     learning_rate: Annotated[float, typer.Option(min=0, help="Peak learning rate.")] = _DEMO.learning_rate,
     seed: Seed = _DEMO.seed,
     device: Device = AUTO,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the weights of every measured step in DIR/checkpoints, for a sweep.")
+    ] = False,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
@@ -99,6 +102,7 @@ def demo(
         learning_rate=learning_rate,
         seed=seed,
         device=device,
+        keep=keep,
     )
     run_and_report("train", plan, out or Path("runs/demo"), quiet, as_json)
 

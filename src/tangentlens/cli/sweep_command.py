@@ -77,6 +77,9 @@ def sweep(
     out: Annotated[
         Path | None, typer.Option(help="Run directory; runs/sweep-MODEL by default. An unfinished run is continued.")
     ] = None,
+    audit: Annotated[
+        bool, typer.Option("--audit", help="Also audit every checkpoint half-way through its depth, into DIR/audits.")
+    ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only say what would be done: checkpoints, downloads, memory, time.")
     ] = False,
@@ -117,6 +120,7 @@ def sweep(
         controls=tuple(controls.split(",")),
         rank=rank,
         proxy=proxy,
+        audit=audit,
         tokens=tokens,
         length=length,
         skip_first=skip_first,

@@ -28,12 +28,14 @@ _LENS = {"proxy": _SEMI_NMF, "skip_first": 0, "massive": 10.0}
 _PLANS = {"skip_first": 0, "bos": False, "massive": 10.0}
 # Commands that had no choice of the format of weights, and always took float32.
 _FLOAT32 = ("test", "audit", "visibility")
+# Trainings that could not keep their checkpoints.
+_TRAININGS = ("train", "demo")
 
 
 def upgraded_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return a manifest of any format in the present one."""
     if manifest["format"] == FORMAT:
-        return manifest | {"config": _with_dtype(manifest["made_by"], manifest["config"])}
+        return manifest | {"config": _with_defaults(manifest["made_by"], manifest["config"])}
     lenses = {name: {**_LENS, **settings} for name, settings in manifest.get("lenses", {}).items()}
     # Format 1 kept what made the run in the configuration, or not at all.
     config = dict(manifest["config"])
@@ -42,13 +44,14 @@ def upgraded_manifest(manifest: dict[str, Any]) -> dict[str, Any]:
         made_by = config.pop("command")
     if made_by in ("profile", "audit"):
         config = {**_PLANS, **config}
-    upgraded = {"format": FORMAT, "made_by": made_by, "config": _with_dtype(made_by, config)}
+    upgraded = {"format": FORMAT, "made_by": made_by, "config": _with_defaults(made_by, config)}
     return manifest | upgraded | ({"lenses": lenses} if lenses else {})
 
 
-def _with_dtype(made_by: str, config: dict[str, Any]) -> dict[str, Any]:
-    """Return a configuration that says the format of the weights, if the command has this setting."""
-    return {"dtype": "float32", **config} if made_by in _FLOAT32 else config
+def _with_defaults(made_by: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return a configuration that also says what its command had no choice of when the run was made."""
+    before = {"dtype": "float32"} if made_by in _FLOAT32 else {"keep": False} if made_by in _TRAININGS else {}
+    return {**before, **config}
 
 
 def upgraded_records(frame: pl.DataFrame) -> pl.DataFrame:

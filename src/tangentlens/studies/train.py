@@ -16,11 +16,12 @@ from tangentlens.corpora.counts import TokenCounts
 from tangentlens.corpora.enwik8 import tokenize_enwik8
 from tangentlens.corpora.symbols import N_IDS, encode, spell
 from tangentlens.corpora.text import builtin_text, read_text
-from tangentlens.corpora.tokens import MASK, TokenizedText, in_sequences, tokenize
+from tangentlens.corpora.tokens import MASK, TokenizedText, in_sequences, tokenize, train_tokenizer
 from tangentlens.errors import InputError
 from tangentlens.lens.lens import Lens
 from tangentlens.lens.schedule import log_steps
 from tangentlens.models.device import AUTO, find_device
+from tangentlens.models.keeping import keep_checkpoint, save_tokenizer
 from tangentlens.models.small import Kind, SmallModel, small_model, weight_hash
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.run import Run, create_run
@@ -65,6 +66,7 @@ class TrainPlan:
         rank: Rank of the proxy and of its controls.
         seed: Seed of the first network's weights, of its batches and of everything that is drawn.
         device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
+        keep: Whether to keep the weights of every due step, as it begins, for a sweep.
     """
 
     models: tuple[SmallModel, ...] = ("decoder", "encoder")
@@ -91,6 +93,7 @@ class TrainPlan:
     rank: int = 16
     seed: int = 0
     device: str = AUTO
+    keep: bool = False
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= self.width // 2:
@@ -99,6 +102,8 @@ class TrainPlan:
             raise InputError(f"seeds must be at least 1, but is {self.seeds}")
         if not 0 <= self.held_out < 1:
             raise InputError(f"held_out must be from 0 to below 1, but is {self.held_out}")
+        if self.keep and self.units != "bpe":
+            raise InputError(f"checkpoints are kept of models with a tokenizer (bpe), but units are {self.units}")
         if self.probe and not self.held_out:
             raise InputError("a probe must be held-out text, but held_out is 0; hold out 0.1, for example")
 
@@ -115,13 +120,17 @@ class TrainPlan:
         """Return the steps at which to look: logarithmically spaced, the last one included, and the dense ones."""
         return sorted({*log_steps(self.steps - 1), *range(min(self.dense, self.steps))})
 
+    def whole_text(self) -> str:
+        """Return the text, if it is not enwik8."""
+        return builtin_text() if self.text is None else read_text(Path(self.text))
+
     def tokens(self) -> TokenizedText:
         """Return the whole text, as tokens."""
         if self.units == "enwik8":
             if self.text is None:
                 raise InputError("enwik8 must be given as a file, but none came; `tangentlens enwik8` downloads it")
             return tokenize_enwik8(Path(self.text), self.length, self.size)
-        text = builtin_text() if self.text is None else read_text(Path(self.text))
+        text = self.whole_text()
         if self.units == "symbols":
             return in_sequences(encode(spell(text)[: self.size]), N_IDS, self.length)
         return tokenize(text, self.vocabulary, self.length)
@@ -152,6 +161,10 @@ class TrainPlan:
         known_by = hashlib.sha256(repr(recipe).encode()).hexdigest()[:6]
         text = f"{tokens.vocabulary} types of {self.units}, recipe {known_by}"
         return f"{network.model}, {self.layers} blocks of width {self.width}, {self.steps} steps on {text}"
+
+    def kept(self, run: Run, network: Network) -> Path:
+        """Return the folder that holds the weights of a network's due steps, and its tokenizer."""
+        return run.path / "checkpoints" / network.name
 
     def untrained(self, network: Network, vocabulary: int) -> nn.Module:
         """Return a network before its training."""
@@ -210,6 +223,10 @@ def run_train(plan: TrainPlan, out: str | Path, watch: Watch = unwatched, only: 
     facts = {"sha256": tokens.sha256, "sequences": len(tokens.sequences), "vocabulary": tokens.vocabulary}
     run.claim_data(plan.text, facts)
     TokenCounts(tokens.counts).save(run)
+    if plan.keep:
+        tokenizer = train_tokenizer(plan.whole_text(), plan.vocabulary)
+        for network in plan.networks():
+            save_tokenizer(tokenizer, plan.kept(run, network), plan.length)
     for network in plan.networks():
         if only in (None, network.name):
             _train_one(plan, network, tokens, run, watch)
@@ -259,10 +276,14 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         made = batch_for(network.kind, chosen, MASK, plan.mask_rate, generator)
         return {name: tensor.to(device) for name, tensor in made.items()}
 
+    def keep(step: int) -> None:
+        if plan.keep:
+            keep_checkpoint(model, plan.kept(run, network), step)
+
     with warnings.catch_warnings():
         # Steps that were measured after the last checkpoint are measured again, to the same numbers.
         warnings.filterwarnings("ignore", message="the training of .* continues at step")
-        train(model, batch, Recipe(plan.steps, plan.learning_rate), lens, checkpoint, watch)
+        train(model, batch, Recipe(plan.steps, plan.learning_rate), lens, checkpoint, watch, keep)
     run.describe("models", {network.name: facts | {"weights_sha256": weight_hash(model)}})
 
 

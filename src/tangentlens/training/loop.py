@@ -42,7 +42,15 @@ class Recipe:
         return self.learning_rate * min(1.0, (step + 1) / self.warmup) * max(0.1, 1 - step / self.steps)
 
 
-def train(model: nn.Module, batches: Batches, recipe: Recipe, lens: Lens, checkpoint: Checkpoint, watch: Watch) -> None:
+def train(
+    model: nn.Module,
+    batches: Batches,
+    recipe: Recipe,
+    lens: Lens,
+    checkpoint: Checkpoint,
+    watch: Watch,
+    before_due: Callable[[int], None] = lambda step: None,
+) -> None:
     """Train to the recipe's last step, from the last checkpoint if there is one; the lens decides when to measure.
 
     Args:
@@ -52,12 +60,15 @@ def train(model: nn.Module, batches: Batches, recipe: Recipe, lens: Lens, checkp
         lens: The lens, made with the step of the checkpoint.
         checkpoint: Where the training state is kept; it is saved after every due step.
         watch: Called with the number of steps done, and the loss as a note.
+        before_due: Called with the number of each due step before it begins.
     """
     optimizer = checkpoint.restore(model, recipe)
     lens.load_state_dict(checkpoint.lens_state())
     with lens:
         while lens.current < recipe.steps:
             step, due = lens.current, lens.due()
+            if due:
+                before_due(step)
             for group in optimizer.param_groups:
                 group["lr"] = recipe.rate(step)
             loss = model(**batches(step)).loss

@@ -11,6 +11,7 @@ import tangentlens as tl
 from checkpoints import STEPS, assert_same, change_weights, sweep_plan, train_with_lens
 from tangentlens.errors import InputError, StorageError
 from tangentlens.runs.records import KEY
+from tangentlens.runs.run import runs_in
 from tangentlens.studies.sweep import measuring, run_sweep, sweeping
 
 
@@ -178,3 +179,15 @@ def test_a_tokenizer_beside_the_checkpoints_will_do(copied, swept, tmp_path):
                 (folder / name).unlink()
     run = run_sweep(sweep_plan(copied), tmp_path / "sweep")
     assert_same(run.records, swept.records)
+
+
+def test_checkpoints_are_audited_if_asked_and_once(copied, tmp_path, monkeypatch):
+    for step in (4, 8):
+        shutil.rmtree(copied / f"checkpoint-{step}")
+    plan = sweep_plan(copied, audit=True)
+    run_sweep(plan, tmp_path / "sweep")
+    audits = runs_in(tmp_path / "sweep" / "audits")
+    assert [run.name for run in audits] == ["model checkpoint-0", "model checkpoint-12"]
+    assert all(run.records.filter(metric="audit/verdict").height == 1 for run in audits)
+    monkeypatch.setattr(sweeping, "audit_checkpoint", lambda look: pytest.fail("it was audited before"))
+    run_sweep(plan, tmp_path / "sweep")

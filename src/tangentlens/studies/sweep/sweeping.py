@@ -15,6 +15,7 @@ from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run, is_run, open_run
 from tangentlens.runs.vocabulary import CHECKPOINT
 from tangentlens.studies.in_hand import NOTHING
+from tangentlens.studies.sweep.auditing import audit_checkpoint, is_audited
 from tangentlens.studies.sweep.downloads import Ahead, is_here
 from tangentlens.studies.sweep.integrity import flag_records, known_facts
 from tangentlens.studies.sweep.measuring import Look, measure_between, measure_checkpoint, part_of
@@ -75,6 +76,8 @@ class _Sweep:
         try:
             self.machines.engine.run(self._checkpoints(), self._ended)
             self.machines.engine.run(self._comparisons(), self._compared)
+            if self.plan.audit:
+                self.machines.engine.run(self._audits(), self._compared)
         finally:
             self.ahead.close()
         self._note_troubles()
@@ -122,6 +125,16 @@ class _Sweep:
                 look, earlier = self._look(model, checkpoint), queue.before(checkpoint)
                 if checkpoint.label in queue.done and earlier is not None and not self.run.has(look.after(earlier)):
                     yield self._task(look.after(earlier), look, measure_between, earlier)
+
+    def _audits(self) -> Iterator[Task]:
+        """Yield a task for each checkpoint that has not been audited."""
+        for model, queue in self.queues.items():
+            for checkpoint in (one for one in queue.checkpoints if one.label in queue.done):
+                look = self._look(model, checkpoint)
+                if not is_audited(look):
+                    key = f"audit of {look.part}"
+                    self.looks[key] = look
+                    yield Task(key, partial(audit_checkpoint, look), self.machines.needs)
 
     def _compared(self, task: Task, failure: str) -> None:
         if failure:
