@@ -133,11 +133,12 @@ def test_clusters_far_apart_in_fp32_keep_their_neighbours(generator):
     np.testing.assert_array_equal(nearest(x, 2)[1], expected[:, 1:])
 
 
+@pytest.mark.parametrize("k", [1, 2, 3])
 @pytest.mark.parametrize("left", [0.02, 0.9, 0.995])
-def test_neighbours_among_some_rows_are_those_of_these_rows_alone(left, generator):
+def test_neighbours_among_some_rows_are_those_of_these_rows_alone(left, k, generator):
     x = torch.randn(1500, 6, generator=generator)
     mask = torch.rand(1500, generator=generator) < left
-    found, expected = nearest_among(x[mask], nearest(x, 3), mask), nearest(x[mask], 3)
+    found, expected = nearest_among(x[mask], nearest(x, 3), mask, k), nearest(x[mask], k)
     assert torch.equal(found.indices, expected.indices)
     assert torch.equal(found.distances, expected.distances)
 
@@ -145,4 +146,4 @@ def test_neighbours_among_some_rows_are_those_of_these_rows_alone(left, generato
 def test_where_few_rows_are_left_all_others_are_neighbours(generator):
     x = torch.randn(50, 3, generator=generator)
     mask = torch.arange(50) < 3
-    assert nearest_among(x[mask], nearest(x, 5), mask).distances.shape == (3, 2)
+    assert nearest_among(x[mask], nearest(x, 5), mask, 5).distances.shape == (3, 2)

@@ -98,7 +98,7 @@ def test_expected_costs_grow_with_what_is_done():
     model, plan = PAPER.models[0], Profile(preset="shape-of-learning")
     assert forward_operations(model, plan) == 2 * 84_934_656 * 20_480
     assert expected_seconds(model, replace(plan, batches=10)) == pytest.approx(2 * expected_seconds(model, plan))
-    assert expected_seconds(replace(model, layers=25), plan) > 1.5 * expected_seconds(model, plan)
+    assert expected_seconds(replace(model, layers=25), plan) > 1.3 * expected_seconds(model, plan)
     assert memory_needed(model, plan) - memory_needed(model, replace(plan, dtype="float16")) == 2 * model.parameters
 
 

@@ -139,7 +139,9 @@ class Cloud:
         kept = (~self.massive.mask).nonzero()[:, 0]
         without = kept[distinct_rows(self.tokens[kept, None].double())]
         rows = torch.cat([self.types, without]).unique()
-        return rows, Neighbourhoods.of(self.rows[rows], _FOR_TWONN)
+        mask = torch.zeros(len(self.rows), dtype=torch.bool, device=rows.device)
+        mask[rows] = True
+        return rows, self.neighbourhoods.among(mask, _FOR_TWONN)
 
     @cached_property
     def dimension(self) -> Estimation:

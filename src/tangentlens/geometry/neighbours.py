@@ -82,24 +82,28 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     return found
 
 
-def nearest_among(left: Float[Tensor, "m d"], neighbours: Neighbours, mask: Bool[Tensor, "n"]) -> Neighbours:
+def nearest_among(left: Float[Tensor, "m d"], neighbours: Neighbours, mask: Bool[Tensor, "n"], k: int) -> Neighbours:
     """Return the nearest neighbours of some of the rows among themselves, given those among all rows.
 
-    Only rows that have lost a neighbour are searched again.
+    Only rows of whose known neighbours fewer than `k` are left are searched again.
 
     Args:
         left: The rows that are left `(m, d)`, at least two.
-        neighbours: The `k` nearest neighbours of each of all rows, as `nearest` returns them.
+        neighbours: The nearest neighbours of each of all rows, as `nearest` returns them, at least `k`.
         mask: Which of all rows are left.
+        k: How many neighbours to return.
 
     Returns:
         The `k` nearest neighbours of the rows that are left, or all others if they are fewer. Indices count the rows
         that are left.
     """
-    k = min(neighbours.indices.shape[1], len(left) - 1)
-    before = neighbours.indices[mask][:, :k]
-    distances, indices = neighbours.distances[mask][:, :k], (mask.cumsum(0) - 1)[before]
-    lost = (~mask[before].all(dim=1)).nonzero()[:, 0]
+    k = min(k, len(left) - 1)
+    before, gone = neighbours.indices[mask], ~mask[neighbours.indices[mask]]
+    # Those that are left, in their order, come before those that are gone.
+    order = gone.byte().argsort(dim=1, stable=True)[:, :k]
+    distances = neighbours.distances[mask].gather(1, order)
+    indices = (mask.cumsum(0) - 1)[before.gather(1, order)]
+    lost = gone.gather(1, order[:, -1:])[:, 0].nonzero()[:, 0]
     if len(lost) > _LOST * len(left):
         return nearest(left, k)
     if len(lost):

@@ -74,17 +74,19 @@ class Neighbourhoods:
                 f"{self.n_came - len(self.rows)} of them duplicates; pass more tokens"
             )
 
-    def among(self, mask: Bool[Tensor, "n"]) -> Neighbourhoods:
+    def among(self, mask: Bool[Tensor, "n"], k: int | None = None) -> Neighbourhoods:
         """Return the neighbourhoods in some of the rows that came, from which no near duplicate was dropped.
 
         Args:
             mask: Which of the rows that came are left.
+            k: How many neighbours of each to return; by default as many as are known.
         """
+        k = self.neighbours.indices.shape[1] if k is None else k
         equals = self.equals[mask]
         here = torch.zeros(len(self.rows), dtype=torch.bool, device=mask.device)
         here[equals] = True
         rows = self.rows[here]
-        return Neighbourhoods(rows, nearest_among(rows, self.neighbours, here), (here.cumsum(0) - 1)[equals])
+        return Neighbourhoods(rows, nearest_among(rows, self.neighbours, here, k), (here.cumsum(0) - 1)[equals])
 
     @cached_property
     def apart(self) -> Neighbourhoods:
@@ -101,7 +103,7 @@ class Neighbourhoods:
         if not n_dropped:
             return self
         rows = self.rows[~dropped]
-        neighbours = nearest_among(rows, self.neighbours, ~dropped)
+        neighbours = nearest_among(rows, self.neighbours, ~dropped, self.neighbours.indices.shape[1])
         equals = torch.where(dropped, -1, (~dropped).cumsum(0) - 1)[self.equals]
         return Neighbourhoods(rows, neighbours, equals, n_dropped)
 
