@@ -8,22 +8,11 @@ import pytest
 import torch
 
 import tangentlens as tl
-from checkpoints import STEPS, assert_same, change_weights, sweep_plan, train_with_lens
+from checkpoints import STEPS, assert_same, change_weights, sweep_plan
 from tangentlens.errors import InputError, StorageError
 from tangentlens.runs.records import KEY
 from tangentlens.runs.run import runs_in
 from tangentlens.studies.sweep import measuring, run_sweep, sweeping
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    return train_with_lens(folder / "model", folder / "lens")
-
-
-@pytest.fixture(scope="module")
-def swept(trained):
-    return run_sweep(sweep_plan(trained), trained.parent / "sweep")
 
 
 @pytest.fixture

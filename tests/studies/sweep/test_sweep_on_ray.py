@@ -9,7 +9,7 @@ import time
 import pytest
 
 import tangentlens as tl
-from checkpoints import SETTINGS, assert_same, sweep_plan, train_with_lens
+from checkpoints import SETTINGS, assert_same, sweep_plan
 from tangentlens.engine import Machines, OnRay
 from tangentlens.studies import STUDIES
 from tangentlens.studies.study import Inputs
@@ -18,17 +18,6 @@ from tangentlens.studies.sweep import run_sweep
 ray = pytest.importorskip("ray")
 # Ray leaves sockets and files open in a process that it was started from.
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("trained")
-    return train_with_lens(folder / "model", folder / "lens")
-
-
-@pytest.fixture(scope="module")
-def swept(trained):
-    return run_sweep(sweep_plan(trained), trained.parent / "sweep")
 
 
 def sweep_command(trained, out, *options):
