@@ -134,7 +134,7 @@ def measure_between(look: Look, earlier: Checkpoint) -> None:
     then, now = (_subspaces(run, part_of(look.model, one)) for one in (earlier, look.checkpoint))
     sites, fitting = find_sites(subject.model, look.plan.sites), look.fitting(subject)
     predictions = {
-        site.name: predict(rows, then.get(site.name, {}), look.plan.rank, fitting)
+        site.name: predict(rows, _beside(rows, then.get(site.name, {})), look.plan.rank, fitting)
         for site, rows, _ in rows_of_sites(subject, "", sites, look.plan.seed)
         if site.name in now
     }
@@ -190,7 +190,7 @@ def _keep(
     fitted = {one: measured.subspaces[one] for one in dict.fromkeys((name, "pca")) if one in measured.subspaces}
     if name not in fitted:
         return
-    prediction = predict(rows, then, fitted[name].rank, fitting)
+    prediction = predict(rows, _beside(rows, then), fitted[name].rank, fitting)
     seen.predictions[site.name] = prediction
     kept = {**fitted, GRADIENTS_THEN: prediction.leading}
     # With the digits that are written, so that it does not matter when two checkpoints are compared.
@@ -233,6 +233,11 @@ def between(
 def _overlap(about: Record, name: str, proxy: str, rank: int | None, value: float) -> Record:
     detail = PROXY if name == proxy else ""
     return replace(about, quantity=ACTIVATION, metric="overlap", variant=name, rank=rank, value=value, detail=detail)
+
+
+def _beside(rows: TokenRows, kept: Mapping[str, Subspace]) -> dict[str, Subspace]:
+    """Return subspaces that were kept on the device of rows."""
+    return {name: Subspace(one.basis.to(rows.gradients.device)) for name, one in kept.items()}
 
 
 def _subspaces(run: Run, part: str) -> dict[str, dict[str, Subspace]]:

@@ -80,6 +80,7 @@ class _Sweep:
                 self.machines.engine.run(self._audits(), self._compared)
         finally:
             self.ahead.close()
+        self._drop_outdated()
         self._note_troubles()
         if not any(queue.done for queue in self.queues.values()):
             (model, label), reason = next(iter(self.failures.items()))
@@ -125,6 +126,16 @@ class _Sweep:
                 look, earlier = self._look(model, checkpoint), queue.before(checkpoint)
                 if checkpoint.label in queue.done and earlier is not None and not self.run.has(look.after(earlier)):
                     yield self._task(look.after(earlier), look, measure_between, earlier)
+
+    def _drop_outdated(self) -> None:
+        """Move comparisons out of the run between which a checkpoint lies that could be measured only now."""
+        for model, queue in self.queues.items():
+            for checkpoint in queue.checkpoints:
+                look, right = self._look(model, checkpoint), queue.before(checkpoint)
+                others = [look.after(one) for one in queue.checkpoints if one != right]
+                outdated = [part for part in others if self.run.has(part)]
+                if right is not None and outdated and self.run.has(look.after(right)):
+                    self.run.abandon(outdated)
 
     def _audits(self) -> Iterator[Task]:
         """Yield a task for each checkpoint that has not been audited."""
