@@ -88,7 +88,7 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
 
 
 def test_models_of_a_study_that_are_made_apart_give_the_same_numbers(tmp_path):
-    plan = replace(TINY, seeds=2, held_out=0.2)
+    plan = replace(TINY, models=("decoder",), seeds=2, held_out=0.2)
 
     def parts(scale, inputs):
         trained = str(inputs.out / "training")
@@ -98,7 +98,7 @@ def test_models_of_a_study_that_are_made_apart_give_the_same_numbers(tmp_path):
     whole = study.run("smoke", Inputs(tmp_path / "whole"))
     told = []
     apart = study.run("smoke", Inputs(tmp_path / "apart"), told.append, Machines())
-    assert [progress.total for progress in told if progress.done == 0] == [4, 4]
+    assert [progress.total for progress in told if progress.done == 0] == [2, 2]
     for one, other in zip(apart, whole, strict=True):
         assert one.records.drop("run").sort(KEY).equals(other.records.drop("run").sort(KEY), null_equal=True)
         assert one.manifest["models"].keys() == other.manifest["models"].keys()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -40,7 +40,7 @@ class OnRay:
             ended: Told of each task that has ended.
         """
         with _cluster(self.address) as ray:
-            send = ray.remote(max_retries=_RETRIES)(attempt)
+            send = ray.remote(max_retries=_RETRIES)(_attempt_there)
             waiting, running, possible = iter(tasks), dict[Any, Task](), set[Needs]()
             while True:
                 for task in islice(waiting, max(0, _AHEAD * _room(ray, running.values()) - len(running))):
@@ -56,13 +56,20 @@ class OnRay:
                     ended(task, _outcome(ray, reference))
 
 
+def _attempt_there(work: Callable[[], None], threads: int) -> str:
+    """Do the work of a task in a process of the cluster, which may have done one with another number of cores."""
+    import torch
+
+    torch.set_num_threads(threads)
+    return attempt(work)
+
+
 def _sent(send: Any, task: Task) -> Any:
     """Hand a task to the cluster and return the reference to its outcome."""
     needs = task.needs
     memory = {"memory": needs.memory} if needs.memory else {}
     placed = send.options(name=task.key, num_cpus=needs.cpus, num_gpus=needs.gpus, **memory)
-    # Ray tells numerical libraries to use as many threads as the task has cores.
-    return placed.remote(task.work)
+    return placed.remote(task.work, max(1, int(needs.cpus)))
 
 
 def _outcome(ray: Any, reference: Any) -> str:

@@ -56,6 +56,7 @@ def killed_when(command, out, parts, how):
     return process.wait(timeout=120)
 
 
+@pytest.mark.calibration
 def test_a_killed_command_is_continued_without_a_cluster(trained, swept, tmp_path):
     out = tmp_path / "sweep"
     code = killed_when(sweep_command(trained, out, "--ray", "--quiet"), out, 1, lambda process: process.kill())
