@@ -85,6 +85,7 @@ def test_what_no_machine_has_is_told_and_not_waited_for(cluster):
         outcomes([Task("large", ray_tasks.full, Needs(gpus=8))])
 
 
+@pytest.mark.calibration
 def test_a_machine_that_dies_takes_nothing_with_it(cluster, tmp_path):
     """The tasks of a machine that is killed in the middle are done by another."""
     doomed = cluster.add_node(num_cpus=2, **SMALL)
