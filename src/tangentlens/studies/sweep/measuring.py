@@ -250,15 +250,18 @@ def _subspaces(run: Run, part: str) -> dict[str, dict[str, Subspace]]:
     return subspaces
 
 
+def model_facts(subject: Subject) -> dict[str, Any]:
+    """Return what all checkpoints of a model have in common."""
+    parameters = sum(weight.numel() for weight in subject.model.parameters())
+    return {**subject.facts, "kind": subject.kind, "width": subject.width, "parameters": parameters}
+
+
 def _facts(look: Look, subject: Subject, sites: Sequence[Site]) -> dict[str, Any]:
     """Return what identifies a checkpoint, for the tests of a series as a whole."""
     return {
-        **subject.facts,
+        **model_facts(subject),
         "label": look.checkpoint.label,
         "step": look.checkpoint.step,
-        "kind": subject.kind,
-        "width": subject.width,
-        "parameters": sum(weight.numel() for weight in subject.model.parameters()),
         "weights_sha256": weight_hash(subject.model),
         "tokens_sha256": _tokens_hash(subject.batches),
         "sites": [site.name for site in sites],

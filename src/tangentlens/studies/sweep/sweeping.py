@@ -104,11 +104,11 @@ class _Sweep:
                 # On a cluster, whoever measures a checkpoint downloads it.
                 if following is not None and isinstance(self.machines.engine, Here):
                     self.ahead.begin(following)
-                yield self._task(look.part, look, measure_checkpoint, earlier)
+                yield self._task(look.part, look, partial(measure_checkpoint, look, earlier))
 
-    def _task(self, key: str, look: Look, work: Callable[..., None], earlier: Checkpoint | None) -> Task:
+    def _task(self, key: str, look: Look, work: Callable[[], None]) -> Task:
         self.looks[key] = look
-        return Task(key, partial(work, look, earlier), self.machines.needs)
+        return Task(key, work, self.machines.needs)
 
     def _ended(self, task: Task, failure: str) -> None:
         look = self.looks[task.key]
@@ -125,7 +125,7 @@ class _Sweep:
             for checkpoint in queue.checkpoints:
                 look, earlier = self._look(model, checkpoint), queue.before(checkpoint)
                 if checkpoint.label in queue.done and earlier is not None and not self.run.has(look.after(earlier)):
-                    yield self._task(look.after(earlier), look, measure_between, earlier)
+                    yield self._task(look.after(earlier), look, partial(measure_between, look, earlier))
 
     def _drop_outdated(self) -> None:
         """Move comparisons out of the run between which a checkpoint lies that could be measured only now."""
@@ -143,9 +143,7 @@ class _Sweep:
             for checkpoint in (one for one in queue.checkpoints if one.label in queue.done):
                 look = self._look(model, checkpoint)
                 if not is_audited(look):
-                    key = f"audit of {look.part}"
-                    self.looks[key] = look
-                    yield Task(key, partial(audit_checkpoint, look), self.machines.needs)
+                    yield self._task(f"audit of {look.part}", look, partial(audit_checkpoint, look))
 
     def _compared(self, task: Task, failure: str) -> None:
         if failure:

@@ -14,7 +14,7 @@ from tangentlens.lens.measures import measure_site
 from tangentlens.models.source import Source
 from tangentlens.models.tokenizer import has_tokenizer
 from tangentlens.studies.subjects import Subject, held_bytes, rows_of_sites
-from tangentlens.studies.sweep.measuring import Look
+from tangentlens.studies.sweep.measuring import Look, model_facts
 from tangentlens.studies.sweep.plan import SweepPlan
 from tangentlens.studies.sweep.series import Series
 
@@ -82,7 +82,7 @@ def try_out(plan: SweepPlan, series: Series) -> Mapping[str, Any]:
     """
     check_alike(series)
     subject = _first_that_loads(plan, series)[1]
-    return _facts(subject, len(series.checkpoints))
+    return {**model_facts(subject), "checkpoints": len(series.checkpoints)}
 
 
 def expected_cost(plan: SweepPlan, series: Series) -> Cost:
@@ -127,13 +127,3 @@ def _first_that_loads(plan: SweepPlan, series: Series) -> tuple[Look, Subject]:
         else:
             return look, subject
     raise errors[0]
-
-
-def _facts(subject: Subject, checkpoints: int) -> dict[str, Any]:
-    return {
-        **subject.facts,
-        "kind": subject.kind,
-        "width": subject.width,
-        "parameters": sum(weight.numel() for weight in subject.model.parameters()),
-        "checkpoints": checkpoints,
-    }
