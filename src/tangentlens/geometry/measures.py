@@ -6,7 +6,7 @@ A new measure is a file with its function and a line in `MEASURES`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -101,21 +101,27 @@ class Cloud:
             return Neighbourhoods.of(self.rows, NEIGHBOUR)
         return self.whole.neighbourhoods.among(~self.whole.massive.mask)
 
-    @cached_property
+    @property
     def held_of_anisotropy(self) -> float:
         """The part of the variance along the leading direction that the top 1% of rows hold."""
-        leader = self.moments.leading_direction().to(self.rows)
-        return held_by_top(torch.cat([(part @ leader).square() for part in self._centred()]))
+        return held_by_top(self._spread[0])
 
-    @cached_property
+    @property
     def held_of_variance(self) -> float:
         """The part of the total variance that the top 1% of rows hold."""
-        return held_by_top(torch.cat([part.square().sum(dim=1) for part in self._centred()]))
+        return held_by_top(self._spread[1])
 
-    def _centred(self) -> Iterator[Float[Tensor, "m d"]]:
-        """Yield the rows around their mean, few at a time, because a copy of all would take longer."""
-        center = self.moments.mean.to(self.rows)
-        return (part - center for part in self.rows.split(_PART))
+    @cached_property
+    def _spread(self) -> tuple[Float[Tensor, "n"], Float[Tensor, "n"]]:
+        """The squares of each row around the mean: along the leading direction, and along all directions."""
+        center, leader = self.moments.mean.to(self.rows), self.moments.leading_direction().to(self.rows)
+        along, lengths = [], []
+        # Few at a time, because a copy of all rows would take longer.
+        for part in self.rows.split(_PART):
+            centred = part - center
+            along.append(centred @ leader)
+            lengths.append(torch.linalg.vector_norm(centred, dim=1))
+        return torch.cat(along).square(), torch.cat(lengths).square()
 
     @cached_property
     def types(self) -> Int[Tensor, "t"]:

@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from tangentlens.errors import InputError
+from tangentlens.geometry.rows import squared_lengths
 
 # Rows on either side of a block of the distance matrix, which fits into a cache; the larger is a multiple of the other.
 _BLOCK, _TALL = 512, 2048
 # The most columns of a chunk, and the most that are kept of a row in chunks.
 _WIDEST, _HELD = 32, 256
 # Candidates beyond k: with them, the certificate seldom fails; and candidates of the few rows for which it has failed.
-_SPARE, _MORE = 2, 16
+_SPARE, _MORE = 5, 16
 # Rows that are searched by differences at once, and rows of which the middle is taken.
 _FEW = 64
 # Candidates that are measured at once, and of how many rows at least: few enough to fit into a cache.
@@ -74,7 +75,7 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
         return cloud.measure(uncertain, candidates).first(k)
     found = Neighbours(squares.new_empty(n, k, dtype=torch.float64), torch.empty_like(candidates[:, :k]))
     # Most rows are certain with the first k candidates, and the spare ones need not be measured.
-    for count in range(k, k + _SPARE):
+    for count in (k, candidates.shape[1] - 1):
         near = cloud.measure(uncertain, candidates[uncertain, :count]).first(k)
         found.distances[uncertain], found.indices[uncertain] = near
         uncertain = uncertain[~cloud.certain(cloud.norms[uncertain], near.distances[:, -1], squares[uncertain, count])]
@@ -166,7 +167,9 @@ class _Cloud:
         `beyond` is the computed square of a distance: all rows that are not candidates are computed as no nearer.
         """
         distance = distance * self.scale
-        rounding = (self.rows.shape[1] + 8) * torch.finfo(beyond.dtype).eps
+        # The product rounds d times, by at most half of eps. Norms, summed in fp64, round as often only in fp64.
+        times = self.rows.shape[1] * (2 if beyond.dtype == torch.float64 else 1) + 8
+        rounding = times * torch.finfo(beyond.dtype).eps / 2
         # A row nearer to x than `distance` is at most |x| + distance long, which bounds the rounding of its product.
         slack = rounding * (2 * norms.double().sqrt() + distance).square()
         return distance.square() + slack < beyond
@@ -244,8 +247,8 @@ def _blocks(stop: int, size: int = _BLOCK) -> Iterator[slice]:
 
 
 def _squared_lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
-    """Return the square of each length, without the copy of the rows that a sum of squares makes."""
-    return torch.linalg.vector_norm(rows, dim=1).square()
+    """Return the square of each length, summed in fp64 and rounded once to the precision of the rows."""
+    return squared_lengths(rows).to(rows.dtype)
 
 
 def _size(part: slice) -> int:

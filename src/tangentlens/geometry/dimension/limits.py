@@ -38,7 +38,8 @@ def distances_in_parts(rows: Float[Tensor, "n d"], k: int) -> tuple[int, Float[T
     order = torch.randperm(n, generator=torch.Generator().manual_seed(0)).to(rows.device)
     parts = order[: n // n_parts * n_parts].reshape(n_parts, -1)
     center = rows[parts[0]].double().mean(dim=0)
-    found = [_nearest_within(rows[some].double().sub_(center), k) for some in parts.split(_AT_ONCE)]
+    # The difference with a centre in fp64 is in fp64.
+    found = [_nearest_within(rows[some] - center, k) for some in parts.split(_AT_ONCE)]
     # Asked once, and not for every few parts: a GPU answers late.
     if bool(torch.stack([accurate for _, _, accurate in found]).all()):
         distances = [squares.sqrt() for squares, _, _ in found]
