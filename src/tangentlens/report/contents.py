@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import plotly.graph_objects as go
 import polars as pl
 
-from tangentlens.report.reading import marked
+from tangentlens.report.reading import marked, undoubted
 from tangentlens.runs.vocabulary import ALL_ROWS
 
 
@@ -76,15 +76,15 @@ def draw(sections: Iterable[Section], records: pl.DataFrame) -> list[Figure]:
 
 
 def tabulate(sections: Iterable[Section], records: pl.DataFrame) -> list[Table]:
-    """Return every table that the records allow."""
-    records = marked(records)
+    """Return every table that the records allow; checkpoints that are not what their names say do not count."""
+    records = undoubted(marked(records))
     tables = (table for section in sections for make in section.tables for table in make(section.chosen(records)))
     return [table for table in tables if table.frame.height]
 
 
 def find(sections: Iterable[Section], records: pl.DataFrame) -> list[Finding]:
-    """Return every sentence that the records allow, model by model."""
-    sections, records = tuple(sections), marked(records)
+    """Return every sentence that the records allow, model by model, without checkpoints as in `tabulate`."""
+    sections, records = tuple(sections), undoubted(marked(records))
     return [
         Finding(str(run), str(model), text)
         for (run, model), rows in records.group_by(["run", "model"], maintain_order=True)

@@ -13,13 +13,17 @@ from tangentlens.runs.vocabulary import (
     ACTIVATION,
     ALL_ROWS,
     ALL_TOKENS,
+    CHECKPOINT,
+    FLAGGED,
     GRADIENT,
     HELD_BY_TOP,
     MEAN_SITE,
     METRICS,
     MOVEMENT,
     NULLS,
+    OTHER_TOKENS,
     PROXY,
+    SAME_WEIGHTS,
     SD,
     SHAPE,
     WITHOUT_MASSIVE,
@@ -132,6 +136,17 @@ def without_massive(records: pl.DataFrame) -> pl.DataFrame:
     # The probe has rows of its own, and its massive ones say nothing about those of the step.
     key = ["run", "model", "revision", "step", "site", pl.col("quantity") == MOVEMENT]
     return records.filter(without | ~of_site.any().over(key))
+
+
+def undoubted(records: pl.DataFrame) -> pl.DataFrame:
+    """Return the records without those of checkpoints that are not what their names say, but with the word of that.
+
+    These are checkpoints of a sweep whose weights are those of another step, or that saw other tokens. A rise of the
+    loss is a suspicion only: their numbers stay.
+    """
+    flagged = (pl.col("metric") == FLAGGED) & pl.col("variant").is_in([SAME_WEIGHTS, OTHER_TOKENS])
+    told = pl.col("quantity") == CHECKPOINT
+    return records.filter(told | ~flagged.any().over("run", "model", "step"))
 
 
 def rows_text(rows: str) -> str:

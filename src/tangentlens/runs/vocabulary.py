@@ -39,6 +39,9 @@ HELD_OUT = "held-out text"
 HELD_BY_TOP = "held_by_top"
 # The variant of gradients' anisotropy.
 UNCENTRED = "uncentred"
+# The metric of a checkpoint that may not be what its name says; and, as variants, suspicions of which no doubt is left:
+# its weights are those of another step, or it saw other tokens.
+FLAGGED, SAME_WEIGHTS, OTHER_TOKENS = "flagged", "weights", "tokens"
 
 # Prefixes of derived metrics.
 SD, SHAPE, AUDIT, ALARM = "sd", "shape", "audit", "alarm"
@@ -133,7 +136,7 @@ _OTHERS = (
     Metric("resolved", "1 if tangent planes stand out from noise"),
     Metric("overlap", "overlap of a subspace with that of the checkpoint before: 1 if it has not turned"),
     Metric("earlier_step", "step of the checkpoint that later gradients and overlaps are compared with"),
-    Metric("flagged", "1 where a checkpoint may not be what its name says; detail gives the reason"),
+    Metric(FLAGGED, "1 where a checkpoint may not be what its name says; detail gives the reason"),
     Metric("unmeasured", "1 where a site, or a whole model, could not be measured; detail gives the reason"),
     Metric(derived(AUDIT, "verdict"), "verdict of the audit, in detail"),
 )

@@ -10,8 +10,12 @@ import torch
 import tangentlens as tl
 from checkpoints import STEPS, assert_same, change_weights, sweep_plan
 from tangentlens.errors import InputError, StorageError
+from tangentlens.report.contents import find, tabulate
+from tangentlens.report.reading import read_runs, undoubted
 from tangentlens.runs.records import KEY
 from tangentlens.runs.run import runs_in
+from tangentlens.studies import SECTIONS
+from tangentlens.studies.claims.ledger import FINISHED, ledger
 from tangentlens.studies.sweep import measuring, run_sweep, sweeping
 
 
@@ -121,13 +125,43 @@ def test_weights_that_are_not_finite_are_named(copied, tmp_path):
     assert "must be finite" in failed["detail"].item()
 
 
+def _flags(run):
+    return run.records.filter(metric="flagged").select("step", "variant", "detail").rows()
+
+
 def test_equal_weights_and_losses_that_rise_are_flagged(copied, tmp_path):
     shutil.copy(copied / "checkpoint-12" / "model.safetensors", copied / "checkpoint-4" / "model.safetensors")
     run = run_sweep(sweep_plan(copied), tmp_path / "sweep")
-    flagged = dict(run.records.filter(metric="flagged").select("step", "detail").rows())
-    assert "the same weights as step 12" in flagged[4]
-    assert "the same weights as step 4" in flagged[12]
-    assert "the loss rises" in flagged[8]
+    flagged = {(step, kind): why for step, kind, why in _flags(run)}
+    assert set(flagged) == {(4, "weights"), (12, "weights"), (4, "loss"), (8, "loss")}
+    assert "the same weights as step 12" in flagged[4, "weights"]
+    assert "the same weights as step 4" in flagged[12, "weights"]
+    assert "the loss rises" in flagged[8, "loss"]
+    # Weights of another step are no measurement of this one; a loss that rises is a warning.
+    records = read_runs([run])
+    assert undoubted(records).filter(metric="share")["step"].unique().to_list() == [0, 8]
+    told = " ".join(finding.text for finding in find(SECTIONS, records))
+    assert "4 checkpoints were measured. 2 of them are not what their names say" in told
+    assert "1 of them may not be what their names say" in told
+    assert "At step 8 the" in told
+    assert "At step 12 the" not in told
+    table = next(one.frame for one in tabulate(SECTIONS, records) if "suspicious" in one.title)
+    assert table.select("step", "state").unique(maintain_order=True).rows() == [
+        (4, "left out"),
+        (4, "suspicious"),
+        (8, "suspicious"),
+        (12, "left out"),
+    ]
+
+
+def test_claims_are_judged_by_the_models_of_a_sweep(swept):
+    entries = {entry.claim.id: entry for entry in ledger(read_runs([swept]))}
+    ratio = swept.records.filter(metric="log_ratio", variant="normal", order=1.0, freq_bin="all", site="mean", step=12)
+    effects = entries["2"].effects
+    assert effects["population"].to_list() == [FINISHED]
+    assert effects["effect"].to_list() == ratio.filter(rows="all")["value"].to_list()
+    # Emergence needs more than one step, which a finished model alone does not have.
+    assert entries["4a"].effects.height == 1
 
 
 def test_a_full_disk_ends_the_sweep_and_what_was_measured_stays(trained, swept, tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ from typing import Any
 
 import polars as pl
 
+from tangentlens.report.reading import undoubted
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.judging import Effect, Judgement, judge
 from tangentlens.studies.claims import CLAIMS
@@ -139,12 +140,14 @@ def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entr
     """Return the ledger of the records of one or more runs, as `read_runs` returns them.
 
     Networks that a study trained and models that others trained are judged apart. All claims that can be judged in one
-    of these populations are a family, which Holm's method corrects for.
+    of these populations are a family, which Holm's method corrects for. Checkpoints of a sweep that are not what their
+    names say do not count.
 
     Args:
         records: The records, with the facts about their networks.
         claims: The claims to judge.
     """
+    records = undoubted(records)
     facts = _facts(records)
     found = {claim.id: _stratified(claim.of(records), facts) for claim in claims}
     judged = {population: _judged(population, claims, found) for population in (TRAINED, FINISHED)}

@@ -10,7 +10,7 @@ from typing import Any
 
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run
-from tangentlens.runs.vocabulary import CHECKPOINT
+from tangentlens.runs.vocabulary import CHECKPOINT, FLAGGED, OTHER_TOKENS, SAME_WEIGHTS
 from tangentlens.studies.sweep.measuring import part_of
 from tangentlens.studies.sweep.series import Series
 
@@ -27,35 +27,41 @@ def known_facts(run: Run, series: Series) -> list[dict[str, Any]]:
     return [json.loads(one["facts"]) for one in about if one is not None]
 
 
-def flags(facts: Sequence[Facts], losses: Mapping[int, float]) -> dict[int, list[str]]:
-    """Return by step what is suspicious about checkpoints.
+def flags(facts: Sequence[Facts]) -> Iterator[tuple[int, str, str]]:
+    """Yield what is suspicious about checkpoints: the step, the kind of the suspicion, and the reason in words.
 
     Args:
         facts: What is known of each checkpoint, in the order of steps.
-        losses: The loss of each, by step.
 
-    >>> same = [{"step": step, "weights_sha256": "x", "tokens_sha256": "y"} for step in (1, 2)]
-    >>> flags(same, {})[1]
-    ['it has the same weights as step 2']
+    >>> same = [{"step": step, "weights_sha256": "x", "tokens_sha256": "y", "loss": 2.0} for step in (1, 2)]
+    >>> next(flags(same))
+    (1, 'weights', 'it has the same weights as step 2')
     """
-    found: dict[int, list[str]] = defaultdict(list)
-    for step, reason in (*_equal_weights(facts), *_backwards(losses), *_other_tokens(facts)):
-        found[step].append(reason)
-    return dict(found)
+    kinds = {
+        SAME_WEIGHTS: _equal_weights(facts),
+        "loss": _backwards({one["step"]: one["loss"] for one in facts}),
+        OTHER_TOKENS: _other_tokens(facts),
+        "tokenizer": _other_tokenizers(facts),
+    }
+    for kind, found in kinds.items():
+        for step, reason in found:
+            yield step, kind, reason
 
 
-def flag_records(about: Record, facts: Sequence[Facts], losses: Mapping[int, float]) -> Iterator[Record]:
-    """Yield a record for each checkpoint that is suspicious.
+def flag_records(about: Record, facts: Sequence[Facts]) -> Iterator[Record]:
+    """Yield a record for each checkpoint and each kind of suspicion, with all reasons of that kind.
 
     Args:
         about: What the records have in common.
         facts: What is known of each checkpoint, in the order of steps.
-        losses: The loss of each, by step.
     """
     labels = {one["step"]: one["label"] for one in facts}
-    for step, reasons in flags(facts, losses).items():
+    reasons: dict[tuple[int, str], list[str]] = defaultdict(list)
+    for step, kind, reason in flags(facts):
+        reasons[step, kind].append(reason)
+    for (step, kind), told in reasons.items():
         here = replace(about, revision=labels[step], step=step, quantity=CHECKPOINT)
-        yield replace(here, metric="flagged", value=1.0, detail="; ".join(reasons))
+        yield replace(here, metric=FLAGGED, variant=kind, value=1.0, detail="; ".join(told))
 
 
 def _equal_weights(facts: Sequence[Facts]) -> Iterator[tuple[int, str]]:
@@ -83,9 +89,14 @@ def _backwards(losses: Mapping[int, float]) -> Iterator[tuple[int, str]]:
 
 
 def _other_tokens(facts: Sequence[Facts]) -> Iterator[tuple[int, str]]:
-    """Yield checkpoints that saw other tokens than the first, or that come with another tokenizer."""
+    """Yield checkpoints that saw other tokens than the first."""
     for one in facts:
         if one["tokens_sha256"] != facts[0]["tokens_sha256"]:
             yield one["step"], f"it saw other tokens than step {facts[0]['step']}"
+
+
+def _other_tokenizers(facts: Sequence[Facts]) -> Iterator[tuple[int, str]]:
+    """Yield checkpoints that come with a tokenizer of their own."""
+    for one in facts:
         if one.get("tokenizer_differs"):
             yield one["step"], "its own tokenizer reads text differently; that of its series was used"

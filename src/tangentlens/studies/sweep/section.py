@@ -12,7 +12,17 @@ from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import band, grid, labelled, step_axis, style_of, styled
 from tangentlens.report.reading import IS_PROXY, as_interval, interval_text, last_measured, shares
 from tangentlens.report.sections.shares import with_lines
-from tangentlens.runs.vocabulary import ALL_TOKENS, CHECKPOINT, LATER_GRADIENT, MEAN_SITE, PROXY
+from tangentlens.runs.vocabulary import (
+    ALL_TOKENS,
+    CHECKPOINT,
+    FLAGGED,
+    LATER_GRADIENT,
+    LOSS,
+    MEAN_SITE,
+    OTHER_TOKENS,
+    PROXY,
+    SAME_WEIGHTS,
+)
 from tangentlens.statistics.words import compare
 
 # Lines that are no subspace of the vocabulary: gradients themselves.
@@ -80,8 +90,14 @@ def prediction(records: pl.DataFrame) -> Figure | None:
 
 def troubles(records: pl.DataFrame) -> Iterator[Table]:
     """List the checkpoints that failed, and those that may not be what their names say."""
-    rows = records.filter(pl.col("quantity") == CHECKPOINT, pl.col("metric").is_in(["flagged", "unmeasured"]))
-    state = pl.col("metric").replace_strict({"flagged": "suspicious", "unmeasured": "not measured"})
+    rows = records.filter(pl.col("quantity") == CHECKPOINT, pl.col("metric").is_in([FLAGGED, "unmeasured"]))
+    state = (
+        pl.when(pl.col("metric") == "unmeasured")
+        .then(pl.lit("not measured"))
+        .when(pl.col("variant").is_in([SAME_WEIGHTS, OTHER_TOKENS]))
+        .then(pl.lit("left out"))
+        .otherwise(pl.lit("suspicious"))
+    )
     frame = rows.sort("run", "model", "step").select(
         "run",
         "model",
@@ -94,17 +110,25 @@ def troubles(records: pl.DataFrame) -> Iterator[Table]:
 
 
 def counted(rows: pl.DataFrame) -> Iterator[str]:
-    """Say how many checkpoints were measured, and how many are suspicious."""
-    of_sweep = rows.filter(pl.col("metric").is_in(["earlier_step", "flagged"])).height
+    """Say how many checkpoints were measured, how many are left out of all sentences, and how many are suspicious."""
+    of_sweep = rows.filter(pl.col("metric").is_in(["earlier_step", FLAGGED])).height
     if not of_sweep:
         return
-    measured = rows.filter(pl.col("quantity") == "loss")["step"].n_unique()
-    flagged = rows.filter(pl.col("metric") == "flagged")["step"].n_unique()
-    yield f"{measured} checkpoints were measured."
-    if flagged:
+    flagged = rows.filter(pl.col("metric") == FLAGGED)
+    # Numbers of checkpoints that are left out do not come here.
+    counted = rows.filter(pl.col("quantity") == LOSS)["step"].n_unique()
+    left_out = flagged.filter(pl.col("variant").is_in([SAME_WEIGHTS, OTHER_TOKENS]))["step"]
+    suspicious = flagged.filter(~pl.col("step").is_in(left_out.implode()))["step"].n_unique()
+    yield f"{counted + left_out.n_unique()} checkpoints were measured."
+    if left_out.len():
         yield (
-            f"{flagged} of them may not be what their names say. They are drawn with the others, so read the table of "
-            "suspicious checkpoints before any trend."
+            f"{left_out.n_unique()} of them are not what their names say: their weights equal those of another step, "
+            "or they saw other tokens. They are drawn, but no sentence, table or verdict counts them."
+        )
+    if suspicious:
+        yield (
+            f"{suspicious} of them may not be what their names say. They are drawn and counted with the others, so "
+            "read the table of missing and suspicious checkpoints before any trend."
         )
 
 

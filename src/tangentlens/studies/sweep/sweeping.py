@@ -82,6 +82,7 @@ class _Sweep:
             self.ahead.close()
         self._drop_outdated()
         self._note_troubles()
+        self._note_weights()
         if not any(queue.done for queue in self.queues.values()):
             (model, label), reason = next(iter(self.failures.items()))
             raise InputError(
@@ -162,6 +163,14 @@ class _Sweep:
         readable = self.run.path if self.measured else None
         self.watch(Progress(NAME, done, self.total, "; ".join(said), readable=readable))
 
+    def _note_weights(self) -> None:
+        """Write which weights each model ends with: by these a ledger of claims knows it in other runs."""
+        for series in self.series.values():
+            facts = known_facts(self.run, series)
+            if facts:
+                known = self.run.manifest["models"][series.name]
+                self.run.describe("models", {series.name: known | {"weights_sha256": facts[-1]["weights_sha256"]}})
+
     def _note_troubles(self) -> None:
         """Write which checkpoints failed, and which are suspicious, in place of what was known before."""
         failed: list[Record] = []
@@ -172,9 +181,7 @@ class _Sweep:
             for (model, label), reason in self.failures.items():
                 if model == series.name:
                     failed.append(replace(about, revision=label, step=steps[label]).unmeasured(reason))
-            facts = known_facts(self.run, series)
-            losses = {one["step"]: one["loss"] for one in facts}
-            flagged += flag_records(about, facts, losses)
+            flagged += flag_records(about, known_facts(self.run, series))
         # As long as nothing is measured, the run may be overwritten by one with another configuration.
         if any(queue.done for queue in self.queues.values()):
             self.run.write(_FAILED, failed)
