@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
@@ -19,6 +20,8 @@ import torch
 
 from tangentlens import open_run
 from tangentlens.cli import app, main
+from tangentlens.cli.console import progress_bars
+from tangentlens.runs.progress import Progress
 from tangentlens.studies import visibility
 from tangentlens.studies.profile.presets import PRESETS
 from tangentlens.studies.train import run_train
@@ -314,3 +317,18 @@ def test_a_study_ends_with_its_ledger_and_claims_say_what_is_missing(tmp_path):
     page = tmp_path / "ledger.md"
     assert tangentlens("claims", tmp_path / "demo", "--page", page, "--quiet").stdout == ""
     assert "not judged" in page.read_text()
+
+
+def test_a_report_that_takes_long_is_seldom_written_before_the_end():
+    written = []
+
+    def write(run):
+        written.append(run)
+        time.sleep(0.02)
+
+    with progress_bars(hidden=True, readable=write) as watch:
+        start = time.monotonic()
+        for done in range(1000):
+            watch(Progress("sweep", done, 1000, readable=Path("run")))
+        # Each takes a twentieth of the time until the next.
+        assert 1 <= len(written) <= 2 + (time.monotonic() - start) / 0.4

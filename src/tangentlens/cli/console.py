@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
@@ -22,6 +23,8 @@ from tangentlens.runs.progress import Progress, Watch
 
 # Columns up to this width are short, as numbers with their intervals are. All others together need at least the second.
 _SHORT, _REST = 28, 40
+# Reports of a run that is not finished may take this part of the time.
+_REPORTING = 0.05
 
 
 @contextmanager
@@ -30,7 +33,7 @@ def progress_bars(hidden: bool, readable: Callable[[Path], object] = lambda run:
 
     Args:
         hidden: Whether to draw nothing.
-        readable: Called with a run of which a report has just become possible or better.
+        readable: Called with a run of which a report has just become possible or better; seldom if it takes long.
     """
     columns = (
         TextColumn("{task.description}"),
@@ -41,7 +44,7 @@ def progress_bars(hidden: bool, readable: Callable[[Path], object] = lambda run:
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)
-    bars, results = Bars(*columns, console=console), _Results()
+    bars, results, show = Bars(*columns, console=console), _Results(), _Seldom(readable)
     tasks: dict[str, TaskID] = {}
 
     def watch(progress: Progress) -> None:
@@ -50,7 +53,7 @@ def progress_bars(hidden: bool, readable: Callable[[Path], object] = lambda run:
         bars.update(tasks[progress.task], completed=progress.done, total=progress.total, note=escape(progress.note))
         results.add(progress)
         if progress.readable is not None:
-            readable(progress.readable)
+            show(progress.readable)
 
     if hidden:
         yield watch
@@ -66,6 +69,21 @@ def progress_bars(hidden: bool, readable: Callable[[Path], object] = lambda run:
         finally:
             # The report prints the same table.
             results.rows.clear()
+
+
+class _Seldom:
+    """Calls something the first time, and then only as often as leaves most of the time to everything else."""
+
+    def __init__(self, call: Callable[[Path], object]) -> None:
+        self.call, self.next = call, 0.0
+
+    def __call__(self, run: Path) -> None:
+        """Call it, unless it is too early."""
+        start = time.monotonic()
+        if start >= self.next:
+            self.call(run)
+            end = time.monotonic()
+            self.next = end + (end - start) / _REPORTING
 
 
 class _Results:
