@@ -104,13 +104,13 @@ def test_a_sweep_says_which_checkpoints_are_suspicious(swept):
     records = read_runs([swept])
     (table,) = [one.frame for one in tabulate(SECTIONS, records) if "suspicious" in one.title]
     assert table.select("step", "checkpoint", "state").rows() == [
-        (2, "step2", "suspicious"),
-        (3, "step3", "suspicious"),
+        (2, "step2", "left out"),
+        (3, "step3", "left out"),
     ]
     assert "the same weights as step 3" in table["why"][0]
     said = [finding.text for finding in find(SECTIONS, records)]
     assert "3 checkpoints were measured." in said
-    assert any(text.startswith("2 of them may not be what their names say") for text in said)
+    assert any(text.startswith("2 of them are not what their names say") for text in said)
 
 
 def test_the_file_is_small_and_asks_the_network_for_nothing(page):
