@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import plotly.graph_objects as go
 import polars as pl
 
 from tangentlens.report.reading import marked, undoubted
 from tangentlens.runs.vocabulary import ALL_ROWS
+from tangentlens.statistics.words import Relation
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,47 @@ class Finding:
     text: str
 
 
+Sign = Literal["more", "less", "equal", "open"]
+# What a comparison says, as a sign.
+SIGNS: dict[Relation, Sign] = {
+    "above": "more",
+    "below": "less",
+    "equivalent": "equal",
+    "undecided": "open",
+    "no interval": "open",
+}
+
+
+@dataclass(frozen=True)
+class Card:
+    """A key figure of one model: a number with its interval, what may be said of it, and its course over training.
+
+    Attributes:
+        title: What the number is.
+        value: The number, as people read it.
+        interval: Its interval; empty if it has none.
+        verdict: What may be said of it, in a few words.
+        sign: Whether that is more, less or as much as what it is compared with; 'open' if nothing was shown.
+        course: The number at each step, for a small line; empty if there is only one.
+    """
+
+    title: str
+    value: str
+    interval: str
+    verdict: str
+    sign: Sign
+    course: Sequence[tuple[int, float]] = ()
+
+
+@dataclass(frozen=True)
+class ModelCards:
+    """The key figures of one model of one run."""
+
+    run: str
+    model: str
+    cards: list[Card]
+
+
 @dataclass(frozen=True)
 class Section:
     """What a report says about one subject. Whatever the records do not allow is left out.
@@ -51,6 +94,9 @@ class Section:
     Its functions get records with the column `decided`: whether a few rows decide a number.
 
     Attributes:
+        question: The question that it answers.
+        command: What makes the records that it needs, for reports of runs that lack them.
+        cards: Each takes the records of one model of one run and returns key figures.
         figures: Each takes the records of all runs and returns a figure, or None.
         tables: Each takes the records of all runs and returns tables.
         findings: Each takes the records of one model of one run and returns sentences.
@@ -58,6 +104,9 @@ class Section:
             without massive rows, too, and tell them apart by the column `rows`.
     """
 
+    question: str
+    command: str
+    cards: tuple[Callable[[pl.DataFrame], Iterable[Card]], ...] = ()
     figures: tuple[Callable[[pl.DataFrame], Figure | None], ...] = ()
     tables: tuple[Callable[[pl.DataFrame], Iterable[Table]], ...] = ()
     findings: tuple[Callable[[pl.DataFrame], Iterable[str]], ...] = ()
@@ -66,6 +115,20 @@ class Section:
     def chosen(self, records: pl.DataFrame) -> pl.DataFrame:
         """Return those of the records that its functions get."""
         return records if self.rows is None else records.filter(pl.col("rows") == self.rows)
+
+
+def key_figures(sections: Iterable[Section], records: pl.DataFrame) -> list[ModelCards]:
+    """Return the cards of every model that has any, without checkpoints as in `tabulate`."""
+    sections, records = tuple(sections), undoubted(marked(records))
+    models = [
+        ModelCards(
+            str(run),
+            str(model),
+            [card for section in sections for make in section.cards for card in make(section.chosen(rows))],
+        )
+        for (run, model), rows in records.group_by(["run", "model"], maintain_order=True)
+    ]
+    return [model for model in models if model.cards]
 
 
 def draw(sections: Iterable[Section], records: pl.DataFrame) -> list[Figure]:

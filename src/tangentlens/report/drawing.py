@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 import plotly.graph_objects as go
@@ -107,10 +108,25 @@ def log_axis(plot: go.Figure, metric: Metric, row: int, col: int | None = None) 
 
 
 def step_axis(plot: go.Figure, rows: pl.DataFrame, last_row: int) -> None:
-    """Put steps on a logarithmic axis that has room for step 0."""
-    steps = spaced_in_logarithm(rows["step"].unique().sort().to_list(), _TICKS)
-    plot.update_xaxes(type="log", tickvals=[step + 1 for step in steps], ticktext=steps)
-    plot.update_xaxes(title_text="training step (log scale)", row=last_row)
+    """Put steps on an axis: a linear one if they are evenly spaced, else a logarithmic one that has room for step 0."""
+    steps = rows["step"].unique().sort().to_list()
+    even = evenly_spaced(steps)
+    shown = (spaced if even else spaced_in_logarithm)(steps, _TICKS)
+    # Steps are drawn one further, because a logarithm of 0 is nowhere.
+    axis = {"type": "linear" if even else "log", "tickvals": [step + 1 for step in shown], "ticktext": shown}
+    plot.update_xaxes(**axis)
+    plot.update_xaxes(title_text=f"training step{'' if even else ' (log scale)'}", row=last_row)
+
+
+def evenly_spaced(steps: list[int]) -> bool:
+    """Return whether steps are at nearly equal distances; the last one may come early, at the end of a training.
+
+    >>> evenly_spaced([0, 50, 100, 150, 173]), evenly_spaced([0, 1, 2, 4, 8, 16])
+    (True, False)
+    """
+    gaps = [after - before for before, after in pairwise(steps)]
+    whole = gaps[:-1] or gaps
+    return max(whole) <= 1.5 * min(whole) and gaps[-1] <= 1.5 * max(whole)
 
 
 def band(line: pl.DataFrame, label: str, colour: str, dash: str = "solid") -> Iterator[go.Scatter]:
@@ -127,8 +143,8 @@ def band(line: pl.DataFrame, label: str, colour: str, dash: str = "solid") -> It
         mode="lines+markers",
         line={"color": colour, "width": 2, "dash": dash},
         marker={"size": 5, "symbol": _symbols(line)},
-        customdata=line.select("step", "ci_low", "ci_high").rows(),
-        hovertemplate="step %{customdata[0]}: %{y:.4g} [%{customdata[1]:.4g}, %{customdata[2]:.4g}]",
+        customdata=_exactly(line, "step"),
+        hovertemplate="step %{customdata[0]}: %{customdata[1]}",
     )
 
 
@@ -141,6 +157,8 @@ def bars(line: pl.DataFrame, x: str, label: str, colour: str, dash: str = "solid
         mode="lines+markers",
         line={"color": colour, "width": 2, "dash": dash},
         marker={"size": 7, "symbol": _symbols(line)},
+        customdata=_exactly(line, x),
+        hovertemplate="%{customdata[0]}: %{customdata[1]}",
         error_y={
             "type": "data",
             "array": (line["ci_high"] - line["value"]).to_list(),
@@ -161,6 +179,18 @@ def styled(plot: go.Figure, height: int) -> go.Figure:
         font={"family": "system-ui, sans-serif", "size": 13},
         hovermode="closest",
     )
+
+
+def _exactly(line: pl.DataFrame, x: str) -> list[tuple[str, str]]:
+    """Return what is shown of each point where the pointer is: where it lies, and its value with its interval."""
+    points = line.select(x, "value", "ci_low", "ci_high").rows()
+    return [
+        (
+            html.escape(str(where) if isinstance(where, str | int) else f"{where:.4g}"),
+            f"{value:.4g}" if low is None or high is None else f"{value:.4g} [{low:.4g}, {high:.4g}]",
+        )
+        for where, value, low, high in points
+    ]
 
 
 def _symbols(line: pl.DataFrame) -> list[str]:

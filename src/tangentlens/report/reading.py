@@ -183,6 +183,11 @@ def interval_text(row: Row) -> str:
     return (f"{row['value']:#.3g}" if exact else repr(as_interval(row))) + mark(row)
 
 
+def range_text(row: Row) -> str:
+    """Return the interval of a row as text; empty if it has none."""
+    return "" if row["ci_low"] is None or row["ci_high"] is None else f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
+
+
 def mark(row: Row) -> str:
     """Return the mark of a number that a few rows decide; empty for others."""
     return MARK if row.get("decided") else ""

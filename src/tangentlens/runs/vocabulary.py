@@ -170,7 +170,7 @@ class Style:
 
     Attributes:
         label: The entry in a legend.
-        colour: A colour of Okabe and Ito's palette, which colour-blind readers can tell apart.
+        colour: A colour of Okabe and Ito's palette, which colour-blind readers can tell apart, or a grey.
         dash: The line style, so that colour is not the only sign.
     """
 
@@ -185,9 +185,10 @@ _SPARE = cycle(
 _FIXED = {
     "pca": ("#0072B2", "dot"),
     "covariance": ("#E69F00", "dash"),
-    "random": ("#999999", "solid"),
-    "normal": ("#000000", "solid"),
-    "permuted": ("#000000", "dot"),
+    # Greys that can be seen on white and on black.
+    "random": ("#A3A3A3", "solid"),
+    "normal": ("#6E6E6E", "solid"),
+    "permuted": ("#6E6E6E", "dot"),
 }
 # Every subspace that gradients are compared with, the proxy aside.
 VARIANTS = {

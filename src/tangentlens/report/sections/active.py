@@ -75,4 +75,10 @@ def _counted(rows: pl.DataFrame) -> str:
     )
 
 
-ACTIVE = Section(figures=(own_over_depth,), findings=(own_concepts,), rows=None)
+ACTIVE = Section(
+    question="Does a gradient prefer the concepts of its own token?",
+    command="tangentlens test MODEL, or tangentlens audit RUN",
+    figures=(own_over_depth,),
+    findings=(own_concepts,),
+    rows=None,
+)

@@ -118,4 +118,9 @@ def contrast(rows: pl.DataFrame) -> Iterator[str]:
             )
 
 
-FREQUENCY = Section(figures=(share_by_frequency, length_by_frequency), findings=(contrast,))
+FREQUENCY = Section(
+    question="Do gradients of frequent tokens differ?",
+    command="Lens(counts=…), or tangentlens test MODEL",
+    figures=(share_by_frequency, length_by_frequency),
+    findings=(contrast,),
+)

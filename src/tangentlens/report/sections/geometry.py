@@ -8,29 +8,62 @@ from collections.abc import Iterator
 import polars as pl
 
 from tangentlens.geometry.measures import ONE_PER_TYPE
-from tangentlens.report.contents import Figure, Section
-from tangentlens.report.drawing import BLUES, bars, grid, labelled, log_axis, spaced, styled
-from tangentlens.report.reading import IN_BATCHES, KEY, Row, as_interval, interval_text, last_measured
+from tangentlens.report.contents import SIGNS, Card, Figure, Section, Sign
+from tangentlens.report.drawing import BLUES, COLOURS, band, bars, grid, labelled, log_axis, spaced, step_axis, styled
+from tangentlens.report.reading import IN_BATCHES, KEY, Row, as_interval, interval_text, last_measured, range_text
 from tangentlens.runs.vocabulary import ACTIVATION, MEAN_SITE, METRICS
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.words import WORDS, Relation, relation
 
 
+# The measures that a lens takes, and their rows of the figures.
+_WATCHED = [name for name, metric in METRICS.items() if metric.in_lens and metric.shown != "records"]
+
+
+def _watched(records: pl.DataFrame) -> pl.DataFrame:
+    """Return the measures of activations that a lens takes, of trainings and checkpoints."""
+    of_activation = (pl.col("quantity") == ACTIVATION) & pl.col("key").is_in(_WATCHED)
+    return labelled(records).with_columns(key=KEY).filter(of_activation, ~IN_BATCHES)
+
+
+def geometry_over_training(records: pl.DataFrame) -> Figure | None:
+    """Draw the measures of activations over the steps, each at three sites: early, half-way, late."""
+    rows = _watched(records).filter(pl.col("depth").is_not_null())
+    if rows["step"].n_unique() < 2:
+        return None
+    sites = rows.select("site", "depth").unique().sort("depth", "site")["site"].unique(maintain_order=True).to_list()
+    shown = dict(zip(spaced(sites, 3), COLOURS, strict=False))
+    panels = {name: METRICS[name].axis for name in _WATCHED if name in rows["key"]}
+    plot = grid(
+        rows.filter(pl.col("site").is_in(list(shown))).sort("depth", "step", maintain_order=True),
+        "key",
+        panels,
+        "site",
+        lambda site, line: band(line, site, shown[site]),
+    )
+    step_axis(plot, rows, last_row=len(panels))
+    for row, name in enumerate(panels, start=1):
+        log_axis(plot, METRICS[name], row)
+    told = []
+    for (model,), line in rows.filter(key="anisotropy").group_by(["model_label"], maintain_order=True):
+        ends = line.group_by("step").agg(pl.mean("value")).sort("step")["value"]
+        told.append(f"{model} {ends[0]:.2f} to {ends[-1]:.2f}")
+    caption = f"At {', '.join(shown)}. Bands: as the bars of the next figure, 95% intervals over the step's sequences or rows."
+    return Figure(
+        f"Anisotropy from the first to the last step, mean over sites: {'; '.join(sorted(told))}",
+        caption,
+        styled(plot, 100 + 240 * len(panels)),
+    )
+
+
 def geometry_over_depth(records: pl.DataFrame) -> Figure | None:
     """Draw the measures of activations over depth, early and late in training."""
-    wanted = [name for name, metric in METRICS.items() if metric.in_lens and metric.shown != "records"]
-    rows = (
-        labelled(records)
-        .with_columns(key=KEY)
-        .filter(
-            pl.col("quantity") == ACTIVATION, pl.col("key").is_in(wanted), pl.col("depth").is_not_null(), ~IN_BATCHES
-        )
-    )
+    rows = _watched(records).filter(pl.col("depth").is_not_null())
     if rows["depth"].n_unique() < 2:
         return None
     steps = spaced(rows["step"].unique().sort().to_list(), len(BLUES))
     colours = dict(zip(steps, BLUES[-len(steps) :], strict=True))
-    panels = {name: METRICS[name].axis for name in wanted if name in rows["key"]}
+    panels = {name: METRICS[name].axis for name in _WATCHED if name in rows["key"]}
     plot = grid(
         rows.filter(pl.col("step").is_in(steps)).sort("key", "step", "depth", maintain_order=True),
         "key",
@@ -58,6 +91,32 @@ def _title(rows: pl.DataFrame) -> str:
     return "Anisotropy over depth at the last step: " + "; ".join(sorted(told))
 
 
+def anisotropy_card(rows: pl.DataFrame) -> Iterator[Card]:
+    """Show the anisotropy, averaged over sites."""
+    yield from _card(rows, "anisotropy", MEAN_SITE, "Anisotropy, mean over sites")
+
+
+def dimension_card(rows: pl.DataFrame) -> Iterator[Card]:
+    """Show the intrinsic dimension half-way through the network."""
+    middle = _middle_site(rows)
+    yield from _card(rows, "intrinsic_dimension", middle, f"Intrinsic dimension at {middle}")
+
+
+def _card(rows: pl.DataFrame, metric: str, site: str, title: str) -> Iterator[Card]:
+    series = _series(rows, metric, "", site).filter(pl.col("value").is_finite(), ~IN_BATCHES)
+    if series.is_empty():
+        return
+    first, last = series.row(0, named=True), series.row(-1, named=True)
+    sign: Sign = "open"
+    verdict = f"step {last['step']}"
+    if series.height > 1:
+        kind = _relation(last, first)
+        sign = SIGNS[kind]
+        verdict = f"{WORDS[kind]} {first['value']:.3g} at step {first['step']}"
+    course = tuple(series.select("step", "value").iter_rows()) if series.height > 1 else ()
+    yield Card(title, f"{last['value']:.3g}", range_text(last), verdict, sign, course)
+
+
 def change(rows: pl.DataFrame) -> Iterator[str]:
     """Say how anisotropy and dimension change over training."""
     yield from _changes(rows, "anisotropy", "", MEAN_SITE, "Anisotropy of the activations, averaged over sites,")
@@ -68,12 +127,7 @@ def change(rows: pl.DataFrame) -> Iterator[str]:
 
 
 def _changes(rows: pl.DataFrame, metric: str, variant: str, site: str, what: str) -> Iterator[str]:
-    series = rows.filter(
-        pl.col("metric") == metric,
-        pl.col("quantity") == ACTIVATION,
-        pl.col("site") == site,
-        pl.col("variant") == variant,
-    ).sort("step")
+    series = _series(rows, metric, variant, site)
     if series.height < 2:
         return
     first, last = series.row(0, named=True), series.row(-1, named=True)
@@ -86,6 +140,16 @@ def _changes(rows: pl.DataFrame, metric: str, variant: str, site: str, what: str
         yield f"{what} {'rises' if _below(first, last) else 'falls'} from {_at(first)} to {_at(last)}."
     else:
         yield f"{what} is {_at(last)}, {WORDS[_relation(last, first)]} {_at(first)}."
+
+
+def _series(rows: pl.DataFrame, metric: str, variant: str, site: str) -> pl.DataFrame:
+    """Return a measure of the activations of a site, step by step."""
+    return rows.filter(
+        pl.col("metric") == metric,
+        pl.col("quantity") == ACTIVATION,
+        pl.col("site") == site,
+        pl.col("variant") == variant,
+    ).sort("step")
 
 
 def _relation(a: Row, b: Row) -> Relation:
@@ -132,4 +196,10 @@ def untrusted(rows: pl.DataFrame) -> Iterator[str]:
             )
 
 
-GEOMETRY = Section(figures=(geometry_over_depth,), findings=(change, untrusted))
+GEOMETRY = Section(
+    question="What shape does the space take during training?",
+    command="a Lens in a training, or tangentlens sweep",
+    cards=(anisotropy_card, dimension_card),
+    figures=(geometry_over_training, geometry_over_depth),
+    findings=(change, untrusted),
+)

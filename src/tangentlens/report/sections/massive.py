@@ -142,4 +142,11 @@ def decides(rows: pl.DataFrame) -> Iterator[str]:
     )
 
 
-MASSIVE = Section(figures=(with_and_without,), tables=(massive_table,), findings=(born, decides), rows=None)
+MASSIVE = Section(
+    question="Do a few tokens decide?",
+    command="any command, on a model with massive activations",
+    figures=(with_and_without,),
+    tables=(massive_table,),
+    findings=(born, decides),
+    rows=None,
+)

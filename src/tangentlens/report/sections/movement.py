@@ -155,4 +155,9 @@ def _ratio(means: pl.DataFrame, row: Row) -> str:
     return f"{ratio_text(row)} (step {row['step']}{beside})"
 
 
-MOVED = Section(figures=(movement_over_training, growth_over_training), findings=(moved, beyond_variance, amplified))
+MOVED = Section(
+    question="Do representations move along the proxy?",
+    command="Lens(probe=…)",
+    figures=(movement_over_training, growth_over_training),
+    findings=(moved, beyond_variance, amplified),
+)

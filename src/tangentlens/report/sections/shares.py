@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 import polars as pl
 
 from tangentlens.alignment.share import ORDERS
-from tangentlens.report.contents import Figure, Section, Table
+from tangentlens.report.contents import SIGNS, Card, Figure, Section, Sign, Table
 from tangentlens.report.drawing import band, bars, grid, labelled, shown_at_first, step_axis, style_of, styled
 from tangentlens.report.reading import (
     ESTIMATE,
@@ -18,6 +18,7 @@ from tangentlens.report.reading import (
     interval_text,
     last_measured,
     mean_shares,
+    range_text,
     ratio_text,
     shares,
     text_of,
@@ -25,7 +26,7 @@ from tangentlens.report.reading import (
 from tangentlens.runs.vocabulary import ALL_TOKENS, GRADIENT, MEAN_SITE, PROXY, SHARE_LABELS, VARIANTS
 from tangentlens.statistics.corrections import benjamini_hochberg
 from tangentlens.statistics.emergence import emergence
-from tangentlens.statistics.words import EQUIVALENT, compare
+from tangentlens.statistics.words import EQUIVALENT, WORDS, compare, relation
 
 OVER_SEQUENCES = (
     "95% jackknife intervals over the test sequences of the step's batch; the fitted subspaces are held fixed"
@@ -151,6 +152,33 @@ def controls_table(records: pl.DataFrame) -> Iterator[Table]:
     yield Table(f"{about}energy share by site and control; p-values are Holm-corrected over sites", frame)
 
 
+def over_chance(rows: pl.DataFrame) -> Iterator[Card]:
+    """Show how many times the energy share of the proxy is that of random directions, averaged over sites."""
+    share = mean_shares(rows, "share")
+    chance = share.filter(pl.col("variant") == "random").select("step", chance="value")
+    both = share.filter(IS_PROXY).join(chance, on="step").sort("step")
+    over = both.with_columns(pl.col("value", "ci_low", "ci_high") / pl.col("chance"))
+    ratios = mean_shares(rows, "log_ratio").filter(pl.col("variant") == "random").sort("step")
+    if over.height and ratios.height:
+        told = relation(as_interval(ratios.row(-1, named=True)))
+        yield _ratio_card("Gradient energy in the proxy, over chance", over, f"{WORDS[told]} chance", SIGNS[told])
+
+
+def against_variance(rows: pl.DataFrame) -> Iterator[Card]:
+    """Show how many times the energy share of the proxy is that of the top-variance directions."""
+    logs = mean_shares(rows, "log_ratio").filter(pl.col("variant") == "pca").sort("step")
+    if logs.height:
+        told = relation(as_interval(logs.row(-1, named=True)))
+        ratios = logs.with_columns(pl.col("value", "ci_low", "ci_high").exp())
+        yield _ratio_card("The proxy, over top-variance directions", ratios, f"{WORDS[told]} pca", SIGNS[told])
+
+
+def _ratio_card(title: str, rows: pl.DataFrame, verdict: str, sign: Sign) -> Card:
+    last = rows.row(-1, named=True)
+    course = tuple(rows.select("step", "value").iter_rows()) if rows.height > 1 else ()
+    return Card(title, f"{last['value']:.3g} ×", range_text(last), verdict, sign, course)
+
+
 def size(rows: pl.DataFrame) -> Iterator[str]:
     """Say how large the proxy's shares are at the last step, compared with each control."""
     for order, what in ((1.0, "energy (order 1)"), (2.0, "anisotropy (order 2)")):
@@ -210,6 +238,9 @@ def emerges(rows: pl.DataFrame) -> Iterator[str]:
 
 
 SHARES = Section(
+    question="How much of the gradient lies in the proxy?",
+    command="a Lens in a training, or tangentlens test MODEL",
+    cards=(over_chance, against_variance),
     figures=(share_over_training, share_over_depth),
     tables=(share_table, controls_table),
     findings=(size, variance, emerges),

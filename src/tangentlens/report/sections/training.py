@@ -56,4 +56,10 @@ def unmeasured(rows: pl.DataFrame) -> Iterator[str]:
         yield f"{what} could not be measured{without}{when}. First reason: {missing['detail'][0]}."
 
 
-TRAINING = Section(figures=(loss_over_training,), findings=(loss, unmeasured), rows=None)
+TRAINING = Section(
+    question="How did the training go?",
+    command="a Lens in a training, or tangentlens sweep",
+    figures=(loss_over_training,),
+    findings=(loss, unmeasured),
+    rows=None,
+)

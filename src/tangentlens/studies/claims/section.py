@@ -124,4 +124,10 @@ def shape_table(records: pl.DataFrame) -> Iterator[Table]:
         yield Table("Shapes over depth at the last step, judged over networks", found)
 
 
-LEDGER = Section(figures=(ledger_figure,), tables=(ledger_table, shape_table, phase_table), rows=None)
+LEDGER = Section(
+    question="Which claims hold?",
+    command="tangentlens study NAME, whose networks have several seeds",
+    figures=(ledger_figure,),
+    tables=(ledger_table, shape_table, phase_table),
+    rows=None,
+)

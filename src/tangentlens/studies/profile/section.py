@@ -161,4 +161,11 @@ def clusters(rows: pl.DataFrame) -> Iterator[str]:
         )
 
 
-SECTION = Section(figures=(profile_over_depth,), tables=(profile_tables,), findings=(shapes, clusters), rows=None)
+SECTION = Section(
+    question="What shape does the space have, layer by layer?",
+    command="tangentlens profile MODEL",
+    figures=(profile_over_depth,),
+    tables=(profile_tables,),
+    findings=(shapes, clusters),
+    rows=None,
+)

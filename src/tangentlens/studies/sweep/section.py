@@ -145,4 +145,10 @@ def predicted(rows: pl.DataFrame) -> Iterator[str]:
         )
 
 
-SECTION = Section(figures=(turning, prediction), tables=(troubles,), findings=(counted, predicted))
+SECTION = Section(
+    question="Are the checkpoints what they seem, and what happens between them?",
+    command="tangentlens sweep CHECKPOINTS",
+    figures=(turning, prediction),
+    tables=(troubles,),
+    findings=(counted, predicted),
+)

@@ -144,4 +144,10 @@ def _unlike_permuted(rows: pl.DataFrame, metric: str) -> tuple[list[str], list[s
     return compared.filter(less)["site"].to_list(), compared.filter(more)["site"].to_list()
 
 
-SECTION = Section(figures=(visible_curvature,), tables=(visibility_tables,), findings=(on_manifolds, in_model))
+SECTION = Section(
+    question="Does frequency bias hide curvature?",
+    command="tangentlens visibility MODEL",
+    figures=(visible_curvature,),
+    tables=(visibility_tables,),
+    findings=(on_manifolds, in_model),
+)
