@@ -42,7 +42,9 @@ def toy_control(x, rank, seed=0):
 
 from tangentlens.report.contents import Section
 
-TOY = Section(findings=(lambda rows: [f"The toy section counts {rows.height} records."],))
+TOY = Section(
+    "What is a toy?", "any command", findings=(lambda rows: [f"The toy section counts {rows.height} records."],)
+)
 ''',
     "studies/toy_job.py": '''
 """A toy: writes one number."""
@@ -95,6 +97,8 @@ TOY = Job(
     run_toy,
     folder=lambda plan: Path("runs/toy"),
     section=Section(
+        "What is a toy job?",
+        "a toy job",
         figures=(figure,),
         tables=(lambda records: [Table("The toy table", mine(records).select("run", "value"))],),
         findings=(lambda rows: [f"The toy value is {value}." for value in mine(rows)["value"]],),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tangentlens import InputError, Lens, open_run
-from tangentlens.report.contents import Figure, Section, draw, find, tabulate
+from tangentlens.report.contents import Figure, Section, draw, find, key_figures, tabulate
 from tangentlens.report.page import write_report
 from tangentlens.report.reading import read_runs
 from tangentlens.report.sections.shares import share_over_depth
@@ -127,20 +127,50 @@ def plotly_source():
     return get_plotlyjs()
 
 
-def browse(path, tmp_path, *options):
+def browse(address, tmp_path, *options):
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         pytest.skip("no chromium on this machine")
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-    command = [chromium, *flags, f"--user-data-dir={tmp_path}", "--virtual-time-budget=10000", *options, path.as_uri()]
+    command = [chromium, *flags, f"--user-data-dir={tmp_path}", "--virtual-time-budget=10000", *options, address]
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
 def test_a_browser_draws_every_figure_from_disk(page, tmp_path):
-    done = browse(page, tmp_path, "--dump-dom", "--enable-logging=stderr", "--log-level=0")
-    assert done.stdout.count('class="main-svg"') >= len(FIGURES)
-    assert "errorbars" in done.stdout
-    assert "Uncaught" not in done.stderr
+    logged = ("--dump-dom", "--enable-logging=stderr", "--log-level=0")
+    folded, opened = (browse(page.as_uri() + part, tmp_path, *logged) for part in ("", "#all"))
+    # Each is drawn when it is asked for, in several layers.
+    assert _drawn(folded.stdout) == 1
+    assert _drawn(opened.stdout) == len(re.findall(r'id="figure-\d+-data"', opened.stdout)) > 6
+    assert "errorbars" in opened.stdout
+    assert "Uncaught" not in folded.stderr + opened.stderr
+
+
+def _drawn(dom):
+    return len(re.findall(r'<div class="plot js-plotly-plot"', dom))
+
+
+def test_the_first_screen_has_the_key_figures_of_every_model(run, page):
+    decoder, encoder = key_figures(SECTIONS, read_runs([run]))
+    assert (decoder.model, encoder.model) == ("decoder", "encoder")
+    shares = run.records.filter(metric="share", order=1.0, freq_bin="all", site="mean", model="decoder", rows="all")
+    proxy = shares.filter(detail="proxy").sort("step").row(-1, named=True)
+    chance = shares.filter(variant="random")["value"][0]
+    card = decoder.cards[0]
+    assert card.value == f"{proxy['value'] / chance:.3g} ×"
+    assert card.interval == f"[{proxy['ci_low'] / chance:.3g}, {proxy['ci_high'] / chance:.3g}]"
+    assert [step for step, _ in card.course] == [0, 1, 2]
+    assert len(decoder.cards) == 4
+    text = page.read_text()
+    assert text.index('class="card') < text.index('class="plot"') < text.index("<details")
+    assert text.count("<polyline") == 8
+
+
+def test_what_a_report_cannot_answer_is_named_with_the_command_that_would(page):
+    text = page.read_text()
+    missing = text[text.index("What this report does not answer") :]
+    assert "<code>tangentlens visibility MODEL</code>" in missing
+    assert "<code>tangentlens profile MODEL</code>" not in missing
 
 
 def test_names_from_outside_are_text_never_markup(run, tmp_path):
@@ -174,7 +204,7 @@ def test_names_from_outside_are_text_never_markup(run, tmp_path):
     evil_run.write("a", records)
     page = write_report([evil_run, run], tmp_path / "evil.html", SECTIONS).path
     assert "<img" not in page.read_text().replace(plotly_source(), "")
-    dom = browse(page, tmp_path / "profile", "--dump-dom").stdout
+    dom = browse(page.as_uri() + "#all", tmp_path / "profile", "--dump-dom").stdout
     assert "<img" not in re.sub(r"<script.*?</script>", "", dom, flags=re.DOTALL)
 
 
@@ -256,7 +286,9 @@ def test_a_title_with_the_numbers_of_many_networks_is_no_heading(tmp_path):
 
     run = create_run(tmp_path / "run", {})
     run.write("one", [Record(model="m", metric="loss", value=1.0)])
-    write_report([run], tmp_path / "report.html", [Section(figures=(long_title,))], title="a study")
+    write_report(
+        [run], tmp_path / "report.html", [Section("A question?", "a command", figures=(long_title,))], title="a study"
+    )
     text = (tmp_path / "report.html").read_text()
     assert "<h1>a study</h1>" in text
     assert "<h2>Training loss</h2>" in text

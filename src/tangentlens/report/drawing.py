@@ -84,13 +84,15 @@ def grid(
         len(models),
         shared_xaxes=True,
         shared_yaxes="rows",
-        subplot_titles=[html.escape(model) for model in models],
-        vertical_spacing=0.08,
+        subplot_titles=[f"<b>{html.escape(model)}</b>" for model in models],
+        vertical_spacing=0.3 / (len(row_labels) + 2),
     )
+    # Above the names of the rows.
+    plot.update_annotations(yshift=22)
     shown: set[str] = set()
     for value, label in row_labels.items():
         at = list(row_labels).index(value) + 1
-        plot.update_yaxes(title_text=label, row=at, col=1)
+        _name_row(plot, at, label)
         panels = rows.filter(pl.col(row_key) == value).group_by([line_key, "model_label"], maintain_order=True)
         for (line, model), points in panels:
             for trace in draw(line, points):
@@ -99,6 +101,13 @@ def grid(
                 shown |= {trace.name} if named else set()
                 plot.add_trace(trace, row=at, col=models.index(str(model)) + 1)
     return plot
+
+
+def _name_row(plot: go.Figure, row: int, label: str) -> None:
+    """Write the name of a row of panels above it: turned by 90 degrees, names of low panels would overlap."""
+    top = plot.layout["yaxis" if row == 1 else plot.get_subplot(row, 1).yaxis.plotly_name].domain[1]
+    place = {"x": 0, "xref": "paper", "xanchor": "left", "y": top, "yref": "paper", "yanchor": "bottom"}
+    plot.add_annotation(text=html.escape(label), showarrow=False, font={"size": 13}, yshift=3, **place)
 
 
 def log_axis(plot: go.Figure, metric: Metric, row: int, col: int | None = None) -> None:
@@ -174,20 +183,23 @@ def styled(plot: go.Figure, height: int) -> go.Figure:
     return plot.update_layout(
         template="plotly_white",
         height=height,
-        margin={"l": 70, "r": 20, "t": 50, "b": 50},
-        legend={"orientation": "h", "y": -0.12, "yanchor": "top"},
+        margin={"l": 55, "r": 15, "t": 60, "b": 50},
+        # Below the title of the axis, however high the figure is.
+        legend={"orientation": "h", "y": -70 / (height - 110), "yanchor": "top"},
         font={"family": "system-ui, sans-serif", "size": 13},
         hovermode="closest",
     )
 
 
-def _exactly(line: pl.DataFrame, x: str) -> list[tuple[str, str]]:
-    """Return what is shown of each point where the pointer is: where it lies, and its value with its interval."""
+def _exactly(line: pl.DataFrame, x: str) -> list[tuple[str, str, float | None, float | None]]:
+    """Return what a page shows and saves of each point: where it lies, its value with its interval, and both ends."""
     points = line.select(x, "value", "ci_low", "ci_high").rows()
     return [
         (
             html.escape(str(where) if isinstance(where, str | int) else f"{where:.4g}"),
             f"{value:.4g}" if low is None or high is None else f"{value:.4g} [{low:.4g}, {high:.4g}]",
+            low,
+            high,
         )
         for where, value, low, high in points
     ]

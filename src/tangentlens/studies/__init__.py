@@ -24,4 +24,4 @@ STUDIES: dict[str, Study] = {
     study.name: study for study in (DEMO, LEARNING_DYNAMICS, SHAPE_OF_LEARNING, FINISHED_MODELS)
 }
 # Everything that a report can say.
-SECTIONS = (LEDGER, *COMMON, *(job.section for job in JOBS.values()))
+SECTIONS = (LEDGER, *COMMON, *(job.section for job in JOBS.values() if job.section is not None))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ class Job:
         make: Takes a plan, a directory, somebody to tell the progress to and, if it takes any, what else is given. It
             makes the run, or continues it.
         folder: The default directory for a plan.
-        section: What a report says about such runs, beyond what it says about any run.
+        section: What a report says about such runs, beyond what it says about any run, if anything.
         smaller: Options that need less memory, as the error says them if memory runs out.
         apart: Returns the names of models that can be made apart from each other, by processes of their own.
         make_one: Takes a plan, a directory and one of these names. It makes that part of the run, or continues it.
@@ -38,7 +38,7 @@ class Job:
     plan: type[Any]
     make: Callable[..., Run]
     folder: Callable[[Any], Path]
-    section: Section = field(default_factory=Section)
+    section: Section | None = None
     smaller: str = "a smaller plan"
     apart: Callable[[Any], Sequence[str]] = lambda plan: ()
     make_one: Callable[[Any, Path, str], Run] | None = None

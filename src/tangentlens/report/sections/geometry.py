@@ -15,7 +15,6 @@ from tangentlens.runs.vocabulary import ACTIVATION, MEAN_SITE, METRICS
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.words import WORDS, Relation, relation
 
-
 # The measures that a lens takes, and their rows of the figures.
 _WATCHED = [name for name, metric in METRICS.items() if metric.in_lens and metric.shown != "records"]
 
@@ -48,7 +47,10 @@ def geometry_over_training(records: pl.DataFrame) -> Figure | None:
     for (model,), line in rows.filter(key="anisotropy").group_by(["model_label"], maintain_order=True):
         ends = line.group_by("step").agg(pl.mean("value")).sort("step")["value"]
         told.append(f"{model} {ends[0]:.2f} to {ends[-1]:.2f}")
-    caption = f"At {', '.join(shown)}. Bands: as the bars of the next figure, 95% intervals over the step's sequences or rows."
+    caption = (
+        f"At {', '.join(shown)}. Bands: 95% intervals, of anisotropy over the step's sequences, of dimensions over "
+        "tokens or types."
+    )
     return Figure(
         f"Anisotropy from the first to the last step, mean over sites: {'; '.join(sorted(told))}",
         caption,
