@@ -64,6 +64,17 @@ class Interval:
         low, high = sorted((self.ci_low * factor, self.ci_high * factor))
         return Interval(self.value * factor, low, high, self.ci_over)
 
+    def minus(self, other: Interval) -> Interval:
+        """Return the difference of two independent estimates, from the reach of each to either side (Newcombe 1998).
+
+        >>> Interval(0.7, 0.6, 0.8).minus(Interval(0.3, 0.3, 0.3))
+        0.400 [0.300, 0.500]
+        """
+        value = self.value - other.value
+        low = value - math.hypot(self.value - self.ci_low, other.ci_high - other.value)
+        high = value + math.hypot(self.ci_high - self.value, other.value - other.ci_low)
+        return Interval(value, low, high, self.ci_over)
+
     def root(self, least: float = 0.0) -> Interval:
         """Return the interval of a length, given that of its square.
 

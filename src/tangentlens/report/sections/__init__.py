@@ -1,11 +1,13 @@
 """What a report says about any run, one file per subject. A new subject is a file and a line in `SECTIONS`."""
 
 from tangentlens.report.sections.active import ACTIVE
+from tangentlens.report.sections.comparison import COMPARISON
 from tangentlens.report.sections.frequency import FREQUENCY
 from tangentlens.report.sections.geometry import GEOMETRY
+from tangentlens.report.sections.maps import MAPS
 from tangentlens.report.sections.massive import MASSIVE
 from tangentlens.report.sections.movement import MOVED
 from tangentlens.report.sections.shares import SHARES
 from tangentlens.report.sections.training import TRAINING
 
-SECTIONS = (SHARES, ACTIVE, FREQUENCY, MOVED, GEOMETRY, MASSIVE, TRAINING)
+SECTIONS = (SHARES, GEOMETRY, MAPS, FREQUENCY, ACTIVE, MOVED, MASSIVE, COMPARISON, TRAINING)
