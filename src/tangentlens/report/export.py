@@ -95,13 +95,15 @@ def _slug(figure: Figure) -> str:
 def _printed(plot: go.Figure) -> go.Figure:
     """Return a figure as a paper prints it: the width of a column, or of a page if it has several models."""
     columns = len({axis.domain for axis in plot.select_xaxes()})
-    printed = go.Figure(plot)
-    return printed.update_layout(
+    # What a page shows only at a click is not printed.
+    printed = go.Figure([trace for trace in plot.data if trace.visible != "legendonly"], plot.layout)
+    printed.update_layout(
         width=_COLUMN if columns == 1 else _PAGE,
         height=max(220, _LOWER * (plot.layout.height or 400)),
         font={"family": "Helvetica, Arial, sans-serif", "size": 9},
         margin={"l": 38, "r": 6, "t": 40, "b": 30},
-    ).update_annotations(font={"size": 9})
+    )
+    return printed.update_annotations(font={"size": 9}).update_xaxes(title_font={"size": 9})
 
 
 def _write(plots: Sequence[go.Figure], files: Sequence[Path]) -> None:
