@@ -22,12 +22,12 @@ class Estimate:
     Attributes:
         model: The name of the series.
         checkpoints: The labels of all checkpoints.
-        done: How many of them have been measured.
+        done: How many of them have been measured at all sites.
         to_download: How many of the others are to be downloaded.
         download_bytes: The size of these downloads; None where the hub does not say.
         seconds: The time for what is missing, on one machine like this one, without downloads.
         disk_bytes: The size of the results of what is missing.
-        memory_bytes: The memory that is needed.
+        memory_bytes: The memory that each task needs.
         free_bytes: The memory that is free here; None where that cannot be known.
     """
 
@@ -42,19 +42,20 @@ class Estimate:
     free_bytes: int | None
 
 
-def estimate_sweep(plan: SweepPlan, out: Path) -> list[Estimate]:
+def estimate_sweep(plan: SweepPlan, out: Path, site_groups: int = 1) -> list[Estimate]:
     """Return what each series of a sweep would take; one checkpoint of each is loaded, and one site measured.
 
     Args:
         plan: The plan.
         out: The run directory, which may hold a part of the sweep.
+        site_groups: Into how many tasks the sites of a checkpoint are split.
     """
-    return [_estimate(plan, series, out) for series in plan.series()]
+    return [_estimate(plan, series, out, site_groups) for series in plan.series()]
 
 
-def _estimate(plan: SweepPlan, series: Series, out: Path) -> Estimate:
+def _estimate(plan: SweepPlan, series: Series, out: Path, site_groups: int) -> Estimate:
     # This loads one checkpoint, and downloads it if it must.
-    cost = expected_cost(plan, series)
+    cost = expected_cost(plan, series, site_groups)
     run = open_run(out) if is_run(out) else None
     missing = [one for one in series.checkpoints if run is None or not run.has(part_of(series.name, one))]
     far = [one for one in missing if not is_here(one)]
