@@ -62,9 +62,7 @@ def test_every_checkpoint_is_there_once_with_what_happened_in_between(swept):
 
 
 def test_the_overlap_is_that_of_the_kept_subspaces(swept):
-    then, now = (
-        swept.load_tensors(f"model checkpoint-{step} at resid.2")[0]["resid.2/semi_nmf"].double() for step in (4, 8)
-    )
+    then, now = (swept.load_tensors(f"model checkpoint-{step}")[0]["resid.2/semi_nmf"].double() for step in (4, 8))
     naive = torch.linalg.svdvals(then.T @ now).square().mean()
     stored = swept.records.filter(metric="overlap", variant="semi_nmf", site="resid.2", step=8)["value"].item()
     assert math.isclose(stored, float(naive), rel_tol=1e-5)

@@ -34,7 +34,7 @@ from tangentlens.runs.vocabulary import HELD_OUT, LOSS, MEAN_SITE
 from tangentlens.studies.subjects import Backward, Subject, model_subject, rows_of_sites
 from tangentlens.studies.sweep.between import between, site_between
 from tangentlens.studies.sweep.downloads import forget
-from tangentlens.studies.sweep.kept_sites import KeptSite, keep_site, kept_site, kept_subspaces, site_part
+from tangentlens.studies.sweep.kept_sites import KeptSite, empty_site, keep_site, kept_site
 from tangentlens.studies.sweep.plan import SweepPlan
 from tangentlens.studies.sweep.series import Checkpoint
 
@@ -68,7 +68,7 @@ class Look:
 
     @property
     def part(self) -> str:
-        """The name of the part of the records that is about all sites, and of the file with its facts."""
+        """The name of its part of the records, and of its file of tensors."""
         return part_of(self.model, self.checkpoint)
 
     @property
@@ -79,8 +79,8 @@ class Look:
         return " to ".join(dict.fromkeys((self.group[0], self.group[-1])))
 
     def at(self, site: str) -> str:
-        """Return the name of the part of one of its sites, and of the file with what is kept of it."""
-        return site_part(self.part, site)
+        """Return the name under which one of its sites is kept."""
+        return f"{self.part} at {site}"
 
     def after(self, earlier: Checkpoint) -> str:
         """Return the name of the part that compares it with an earlier checkpoint."""
@@ -114,7 +114,7 @@ def part_of(model: str, checkpoint: Checkpoint) -> str:
 
 
 def measure_checkpoint(look: Look, earlier: Checkpoint | None) -> None:
-    """Measure a group of sites of one checkpoint into the run; with its last site, the checkpoint is completed.
+    """Measure a group of sites of one checkpoint; once all of its sites are measured, the checkpoint enters the run.
 
     Args:
         look: The checkpoint, and the group of its sites.
@@ -123,10 +123,12 @@ def measure_checkpoint(look: Look, earlier: Checkpoint | None) -> None:
     run = open_run(look.out)
     if look.group:
         _measure_group(look, run, earlier)
-    # Each group looks for the others after it has written its own. Two that end at once both complete it, with the same
-    # numbers.
-    if all(run.has(look.at(site)) for site in look.sites):
-        _complete(look, run, earlier)
+    kept = [kept_site(run, look.at(site)) for site in look.sites]
+    sites = [one for one in kept if one is not None]
+    # A group looks for the others after its own sites are kept, so that the last one finds all. Two that end at once
+    # may both do so, and write the same numbers; or one finds what the other has completed and emptied.
+    if len(sites) == len(look.sites):
+        _complete(look, run, earlier, sites)
 
 
 def measure_between(look: Look, earlier: Checkpoint) -> None:
@@ -137,7 +139,7 @@ def measure_between(look: Look, earlier: Checkpoint) -> None:
         earlier: The earlier one.
     """
     run, subject = open_run(look.out), look.subject()
-    then, now = (kept_subspaces(run, part_of(look.model, one), look.sites) for one in (earlier, look.checkpoint))
+    then, now = (_subspaces(run, part_of(look.model, one)) for one in (earlier, look.checkpoint))
     sites, fitting, about = find_sites(subject.model, look.sites), look.fitting(subject), look.about()
     compared = []
     for site, rows, _ in rows_of_sites(subject, "", sites, look.plan.seed):
@@ -150,58 +152,64 @@ def measure_between(look: Look, earlier: Checkpoint) -> None:
 
 
 def _measure_group(look: Look, run: Run, earlier: Checkpoint | None) -> None:
-    """Measure the sites of a group, and write each as it is measured."""
+    """Measure the sites of a group, and keep each as it is measured."""
     subject = look.subject()
     _check_finite(subject.model)
-    then = {} if earlier is None else kept_subspaces(run, part_of(look.model, earlier), look.group)
+    then = {} if earlier is None else _subspaces(run, part_of(look.model, earlier))
     sites, fitting = find_sites(subject.model, look.group), look.fitting(subject)
     for site, rows, loss in rows_of_sites(subject, "", sites, look.plan.seed):
-        records, kept = _measured(look, subject, site, rows, then.get(site.name, {}), fitting)
-        kept = replace(kept, earlier="" if earlier is None else earlier.label)
+        kept = _measured(look, subject, site, rows, then.get(site.name, {}), fitting)
+        if earlier is not None:
+            kept = replace(kept, earlier=earlier.label)
         if site.name == look.sites[0]:
             kept = replace(kept, facts={**_facts(look, subject), "loss": loss, "loss_tokens": len(rows.tokens)})
-        keep_site(run, look.part, site.name, kept)
-        # A site whose records are there is not measured again.
-        run.write(look.at(site.name), records)
+        keep_site(run, look.at(site.name), kept)
 
 
 def _measured(
     look: Look, subject: Subject, site: Site, rows: TokenRows, then: Mapping[str, Subspace], fitting: Fitting
-) -> tuple[list[Record], KeptSite]:
-    """Return the records of a site, and what is kept of it, compared with the subspaces of the checkpoint before."""
+) -> KeptSite:
+    """Return what is measured at a site, and how it compares with the subspaces of the checkpoint before."""
     here = replace(look.about(), site=site.name)
     in_depth = replace(here, depth=site.depth)
     try:
         measured = measure_site(rows, None, fitting)
     except InputError as error:
-        return [in_depth.unmeasured(str(error))], KeptSite()
-    records = list(site_records(in_depth, measured, subject.token_name))
+        return KeptSite([in_depth.unmeasured(str(error))])
+    kept = KeptSite(list(site_records(in_depth, measured, subject.token_name)), measured)
     name, _ = named_proxy(fitting.proxy)
     fitted = {one: measured.subspaces[one] for one in dict.fromkeys((name, "pca")) if one in measured.subspaces}
     if name not in fitted:
-        return records, KeptSite(measured)
+        return kept
     prediction = predict(rows, _beside(rows, then), fitted[name].rank, fitting)
-    kept = {**fitted, GRADIENTS_THEN: prediction.leading}
+    spaces = {**fitted, GRADIENTS_THEN: prediction.leading}
     # With the digits that are written, so that it does not matter when two checkpoints are compared.
-    now = {name: Subspace(one.basis.float().cpu()) for name, one in kept.items()}
-    return records, KeptSite(measured, now, between=site_between(here, prediction, then, now, look.plan.proxy))
+    now = {name: Subspace(one.basis.float().cpu()) for name, one in spaces.items()}
+    return replace(kept, subspaces=now, between=site_between(here, prediction, then, now, look.plan.proxy))
 
 
-def _complete(look: Look, run: Run, earlier: Checkpoint | None) -> None:
-    """Write what is known of a checkpoint as a whole, from what was kept of its sites."""
-    about, sites = look.about(), [kept_site(run, look.part, site) for site in look.sites]
-    # Sites that were compared with another checkpoint, in a command that was interrupted, are compared later.
+def _complete(look: Look, run: Run, earlier: Checkpoint | None, sites: Sequence[KeptSite]) -> None:
+    """Write a checkpoint into the run, from what was kept of all of its sites."""
+    about, facts = look.about(), sites[0].facts
+    # Sites that a command which was interrupted compared with another checkpoint are compared later.
     if earlier is not None and all(site.earlier == earlier.label for site in sites):
         compared = [site.between for site in sites if site.between is not None]
         run.write(look.after(earlier), between(about, earlier, compared))
-    facts = sites[0].facts
-    records = [replace(about, quantity=LOSS, metric=LOSS, value=facts["loss"], detail=HELD_OUT, n=facts["loss_tokens"])]
+    loss = replace(about, quantity=LOSS, metric=LOSS, value=facts["loss"], detail=HELD_OUT, n=facts["loss_tokens"])
+    records = [loss, *(record for site in sites for record in site.records)]
     measured = [site.measured for site in sites if site.measured is not None]
     if len(measured) == len(sites):
         records += mean_records(replace(about, site=MEAN_SITE), measured)
-    run.save_tensors(look.part, {}, {"facts": json.dumps(facts)})
-    # A checkpoint whose records are there is done.
+    bases = {
+        f"{name}/{variant}": one.basis
+        for name, site in zip(look.sites, sites, strict=True)
+        for variant, one in site.subspaces.items()
+    }
+    run.save_tensors(look.part, bases, {"facts": json.dumps(facts)})
+    # A checkpoint whose records are there is not measured again.
     run.write(look.part, records)
+    for name in look.sites:
+        empty_site(run, look.at(name))
     if look.remove:
         forget(look.checkpoint)
 
@@ -209,6 +217,16 @@ def _complete(look: Look, run: Run, earlier: Checkpoint | None) -> None:
 def _beside(rows: TokenRows, kept: Mapping[str, Subspace]) -> dict[str, Subspace]:
     """Return subspaces that were kept on the device of rows."""
     return {name: Subspace(one.basis.to(rows.gradients.device)) for name, one in kept.items()}
+
+
+def _subspaces(run: Run, part: str) -> dict[str, dict[str, Subspace]]:
+    """Return the subspaces that were kept of a checkpoint, by site and name."""
+    kept = run.load_tensors(part)
+    subspaces: dict[str, dict[str, Subspace]] = {}
+    for key, basis in kept[0].items() if kept else ():
+        site, name = key.rsplit("/", 1)
+        subspaces.setdefault(site, {})[name] = Subspace(basis)
+    return subspaces
 
 
 def model_facts(subject: Subject) -> dict[str, Any]:

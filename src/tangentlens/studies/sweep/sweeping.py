@@ -20,6 +20,7 @@ from tangentlens.studies.in_hand import NOTHING
 from tangentlens.studies.sweep.auditing import audit_checkpoint, is_audited
 from tangentlens.studies.sweep.downloads import Ahead, is_here
 from tangentlens.studies.sweep.integrity import flag_records, known_facts
+from tangentlens.studies.sweep.kept_sites import is_kept
 from tangentlens.studies.sweep.measuring import Look, measure_between, measure_checkpoint, part_of
 from tangentlens.studies.sweep.plan import NAME, SweepPlan
 from tangentlens.studies.sweep.queue import Queue, split
@@ -124,7 +125,7 @@ class _Sweep:
 
     def _groups(self, look: Look, earlier: Checkpoint | None) -> Iterator[Task]:
         """Yield a task for each group of the sites of a checkpoint that are missing."""
-        missing = [site for site in look.sites if not self.run.has(look.at(site))]
+        missing = [site for site in look.sites if not is_kept(self.run, look.at(site))]
         groups = split(missing, self.machines.site_groups)
         self.open_groups[look.part] = len(groups)
         for group in groups:

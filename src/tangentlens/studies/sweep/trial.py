@@ -105,8 +105,8 @@ def expected_cost(plan: SweepPlan, series: Series, site_groups: int) -> Cost:
     one_site = min(_seconds(lambda: measure_site(rows, None, look.fitting(subject))) for _ in range(2))
     weights = sum(weight.nbytes for weight in subject.model.parameters())
     logits = 3 * 4 * subject.batches[0]["input_ids"].numel() * len(subject.counts)
-    # A basis of three subspaces, some thousand records, and what the mean over sites needs, for each site.
-    disk = len(sites) * (3 * 4 * plan.rank * subject.width + 2**18)
+    # A basis of three subspaces, and some thousand records, for each site.
+    disk = len(sites) * (3 * 4 * plan.rank * subject.width + 2**17)
     groups = split([site.name for site in sites], site_groups)
     # Each group loads the model and runs it.
     seconds = len(groups) * shared + len(sites) * one_site
