@@ -7,9 +7,11 @@ from unittest import mock
 import polars as pl
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import tangentlens as tl
 from checkpoints import assert_same, change_weights, sweep_plan
+from tangentlens.cli import app, sweep_command
 from tangentlens.engine import Machines
 from tangentlens.errors import InputError
 from tangentlens.studies.sweep import measuring, run_sweep, sweeping
@@ -125,17 +127,17 @@ def test_what_was_measured_but_not_completed_is_completed_without_the_model(trai
 
 def test_a_group_that_failed_is_named_and_alone_tried_again(plan, whole, captured, tmp_path, monkeypatch):
     with monkeypatch.context() as broken:
-        measuring_fails(broken, ["resid.2"], steps=[4])
+        measuring_fails(broken, ["resid.1"], steps=[4])
         run = run_sweep(plan, tmp_path / "sweep", machines=groups_of(2))
     of_failed = run.records.filter(step=4)
     assert of_failed["metric"].to_list() == ["unmeasured"]
-    assert of_failed["detail"].item().startswith("resid.2 to resid.3: RuntimeError: no memory for resid.2")
+    assert of_failed["detail"].item().startswith("resid.1: RuntimeError: no memory for resid.1")
     # The next one is compared with the last that was measured at all sites.
     assert run.records.filter(metric="earlier_step").select("step", "value").rows() == [(8, 0.0)]
     assert estimate_sweep(plan, tmp_path / "sweep")[0].done == 2
     captured.clear()
     run = run_sweep(plan, tmp_path / "sweep", machines=groups_of(1))
-    assert captured == [["resid.2", "resid.3"], SITES], "the missing sites, then the comparison of the third"
+    assert captured == [["resid.1"], SITES], "the missing site, then the comparison of the third"
     assert_same(run.records, whole.records)
 
 
@@ -173,3 +175,12 @@ def test_a_run_of_an_earlier_version_is_continued(plan, whole, captured, tmp_pat
 def test_the_number_of_groups_must_be_positive():
     with pytest.raises(InputError, match="site_groups must be a whole number of at least 1"):
         groups_of(0)
+
+
+def test_the_command_takes_it_and_the_plan_does_not_know_it():
+    with mock.patch.object(sweep_command, "run_and_report") as called:
+        done = CliRunner().invoke(app, ["sweep", "somewhere", "--site-groups", "3"])
+    assert done.exit_code == 0
+    _, plan, *_, machines = called.call_args.args
+    assert machines.site_groups == 3
+    assert not hasattr(plan, "site_groups"), "it does not determine the numbers"
