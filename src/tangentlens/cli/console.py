@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
-from pathlib import Path
 
 import polars as pl
 from rich import box
@@ -18,6 +17,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from tangentlens.report.page import Report
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import Progress, Watch
 
 # Columns up to this width are short, as numbers with their intervals are. All others together need at least the second.
@@ -25,7 +25,7 @@ _SHORT, _REST = 28, 40
 
 
 @contextmanager
-def progress_bars(hidden: bool, readable: Callable[[Path], object] = lambda run: None) -> Iterator[Watch]:
+def progress_bars(hidden: bool, readable: Callable[[Place], object] = lambda run: None) -> Iterator[Watch]:
     """Yield what draws one bar per task, and under them the results of the present one, as they come.
 
     Args:

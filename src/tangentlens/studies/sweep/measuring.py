@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -28,6 +27,7 @@ from tangentlens.models.small import weight_hash
 from tangentlens.models.source import Source
 from tangentlens.models.tokenizer import load_tokenizer
 from tangentlens.proxies import named_proxy
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, open_run
@@ -58,7 +58,7 @@ class Look:
     model: str
     checkpoint: Checkpoint
     tokenizer: str
-    out: Path
+    out: Place
     remove: bool = False
 
     @property
