@@ -16,6 +16,8 @@ from tangentlens.runs.remote import Remote
 
 # A file begins with the length of its header in so many bytes, then the header in JSON, with the text in one entry.
 _LENGTH, _TEXT = 8, "__metadata__"
+# Bytes of an object that are read first; most headers are shorter.
+_FIRST = 2**16
 
 
 def load_tensors(path: Place) -> tuple[dict[str, Tensor], dict[str, str]] | None:
@@ -35,8 +37,7 @@ def about_tensors(path: Place) -> dict[str, str] | None:
     """Return the text about the tensors of a file, or None if there is none or it cannot be read."""
     try:
         if isinstance(path, Remote):
-            length = int.from_bytes(path.read_bytes(0, _LENGTH), "little")
-            return _text(path.read_bytes(_LENGTH, _LENGTH + length))
+            return _text(_header(path))
         with safetensors.safe_open(path, framework="pt") as file:
             return file.metadata() or {}
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError, safetensors.SafetensorError):
@@ -50,9 +51,19 @@ def _load_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 
 def _load_object(path: Remote) -> tuple[dict[str, Tensor], dict[str, str]]:
     data = path.read_bytes()
-    tensors = safetensors.torch.load(data)
-    length = int.from_bytes(data[:_LENGTH], "little")
-    return tensors, _text(data[_LENGTH : _LENGTH + length])
+    return safetensors.torch.load(data), _text(data[_LENGTH : _end(data)])
+
+
+def _header(path: Remote) -> bytes:
+    """Return the header of an object, without its tensors."""
+    first = path.read_bytes(0, _FIRST)
+    end = _end(first)
+    # What has fewer bytes than were asked for was read whole.
+    return first[_LENGTH:end] if end <= len(first) or len(first) < _FIRST else path.read_bytes(_LENGTH, end)
+
+
+def _end(data: bytes) -> int:
+    return _LENGTH + int.from_bytes(data[:_LENGTH], "little")
 
 
 def _text(header: bytes) -> dict[str, str]:
