@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from fsspec.core import url_to_fs
+from fsspec.implementations.memory import MemoryFileSystem
 
 import crash_writer
 from object_store import environment, free_port
@@ -206,7 +207,9 @@ def test_nothing_is_left_by_the_look_whether_a_store_can_be_written_to(place):
 
 def test_what_another_process_writes_is_seen_at_once(bucket, tmp_path):
     run = create_run(f"{bucket}/{tmp_path.name}", {})
-    assert run.parts == set()
+    run.write("m@1", [record(1)])
+    # A driver remembers lists, unless it is told not to.
+    assert run.parts == {"m@1"}
     assert not run.has("m@0")
     store, key = url_to_fs(run.path.url, skip_instance_cache=True)
     # As another process does, of which this one's driver knows nothing.
@@ -214,7 +217,8 @@ def test_what_another_process_writes_is_seen_at_once(bucket, tmp_path):
     other.write("m@0", [record(0)])
     store.pipe_file(f"{key}/records/m@0.parquet", other._part("m@0").read_bytes())
     assert run.has("m@0")
-    assert run.records["step"].to_list() == [0]
+    assert run.parts == {"m@0", "m@1"}
+    assert run.records["step"].to_list() == [0, 1]
 
 
 def test_many_parts_are_read_at_once_and_in_order(tmp_path, monkeypatch):
@@ -280,6 +284,17 @@ def test_a_store_that_does_not_answer_is_told(no_server):
             ask()
 
 
+def test_a_driver_that_fails_is_no_answer(monkeypatch):
+    """Some drivers say of whatever they cannot reach that it is not there."""
+
+    def away(*args, **options):
+        raise RuntimeError("the store\n is away")
+
+    monkeypatch.setattr(MemoryFileSystem, "info", away)
+    with pytest.raises(StorageError, match=r"^could not read memory://run/manifest\.json: RuntimeError: the store is"):
+        is_run("memory://run")
+
+
 def test_missing_credentials_are_told(no_server, monkeypatch, tmp_path):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
@@ -321,8 +336,9 @@ def test_a_missing_driver_is_named(url, package, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
     # Drivers that were loaded before are remembered here.
     monkeypatch.delitem(sys.modules["fsspec.registry"]._registry, url.partition("://")[0], raising=False)
+    says = f"^{url.partition('bucket')[0]} must have its driver.*; pip install {package}, on every machine"
     for ask in (is_run, open_run, lambda place: create_run(place, {})):
-        with pytest.raises(StorageError, match=f"is not installed; pip install {package}, on every machine"):
+        with pytest.raises(StorageError, match=says):
             ask(url)
 
 
