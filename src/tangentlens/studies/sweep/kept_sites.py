@@ -78,11 +78,6 @@ def kept_site(run: Run, name: str) -> KeptSite | None:
     )
 
 
-def empty_site(run: Run, name: str) -> None:
-    """Keep a site no more."""
-    run.save_tensors(name, {})
-
-
 def _told_records(records: Sequence[Record]) -> list[dict[str, Any]]:
     return [vars(record) for record in records]
 

@@ -6,7 +6,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +26,7 @@ from tangentlens.models.small import weight_hash
 from tangentlens.models.source import Source
 from tangentlens.models.tokenizer import load_tokenizer
 from tangentlens.proxies import named_proxy
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, open_run
@@ -34,7 +34,7 @@ from tangentlens.runs.vocabulary import HELD_OUT, LOSS, MEAN_SITE
 from tangentlens.studies.subjects import Backward, Subject, model_subject, rows_of_sites
 from tangentlens.studies.sweep.between import between, site_between
 from tangentlens.studies.sweep.downloads import forget
-from tangentlens.studies.sweep.kept_sites import KeptSite, empty_site, keep_site, kept_site
+from tangentlens.studies.sweep.kept_sites import KeptSite, keep_site, kept_site
 from tangentlens.studies.sweep.plan import SweepPlan
 from tangentlens.studies.sweep.series import Checkpoint
 
@@ -61,7 +61,7 @@ class Look:
     model: str
     checkpoint: Checkpoint
     tokenizer: str
-    out: Path
+    out: Place
     remove: bool = False
     sites: tuple[str, ...] = ()
     group: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ def measure_checkpoint(look: Look, earlier: Checkpoint | None) -> None:
     kept = [kept_site(run, look.at(site)) for site in look.sites]
     sites = [one for one in kept if one is not None]
     # A group looks for the others after its own sites are kept, so that the last one finds all. Two that end at once
-    # may both do so, and write the same numbers; or one finds what the other has completed and emptied.
+    # may both do so, and write the same numbers; or one finds that the other has completed it.
     if len(sites) == len(look.sites):
         _complete(look, run, earlier, sites)
 
@@ -209,7 +209,7 @@ def _complete(look: Look, run: Run, earlier: Checkpoint | None, sites: Sequence[
     # A checkpoint whose records are there is not measured again.
     run.write(look.part, records)
     for name in look.sites:
-        empty_site(run, look.at(name))
+        run.remove_tensors(look.at(name))
     if look.remove:
         forget(look.checkpoint)
 

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tangentlens.engine import Here, Machines, Task
 from tangentlens.errors import InputError
+from tangentlens.runs.files import Place, as_place
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run, is_run, open_run
@@ -19,7 +19,7 @@ from tangentlens.runs.vocabulary import CHECKPOINT
 from tangentlens.studies.in_hand import NOTHING
 from tangentlens.studies.sweep.auditing import audit_checkpoint, is_audited
 from tangentlens.studies.sweep.downloads import Ahead, is_here
-from tangentlens.studies.sweep.integrity import flag_records, known_facts
+from tangentlens.studies.sweep.integrity import KnownFacts, flag_records
 from tangentlens.studies.sweep.kept_sites import is_kept
 from tangentlens.studies.sweep.measuring import Look, measure_between, measure_checkpoint, part_of
 from tangentlens.studies.sweep.plan import NAME, SweepPlan
@@ -31,16 +31,16 @@ from tangentlens.studies.sweep.trial import tokenizer_of, try_out
 _FAILED, _FLAGGED = "failed checkpoints", "flagged checkpoints"
 
 
-def run_sweep(plan: SweepPlan, out: str | Path, watch: Watch = unwatched, machines: Machines | None = None) -> Run:
+def run_sweep(plan: SweepPlan, out: str | Place, watch: Watch = unwatched, machines: Machines | None = None) -> Run:
     """Measure every checkpoint into the run directory `out`; an interrupted sweep is continued.
 
     Args:
         plan: The plan.
-        out: The run directory.
+        out: The run directory, or a URL such as `s3://bucket/run`.
         watch: Told the progress.
         machines: Where to do it; by default in this process.
     """
-    all_series = plan.series()
+    all_series, out = plan.series(), as_place(out)
     begun = open_run(out) if is_run(out) else None
     # What cannot be measured is told before there is a folder.
     facts = {one.name: (begun and _known_model(begun, one)) or try_out(plan, one) for one in all_series}
@@ -57,7 +57,7 @@ def _known_model(run: Run, series: Series) -> Mapping[str, Any] | None:
     if known is None or "sites" in known:
         return known
     # Earlier versions told the sites with each checkpoint alone.
-    return next(({**known, "sites": one["sites"]} for one in known_facts(run, series)), None)
+    return next(({**known, "sites": one["sites"]} for one in KnownFacts(run).of(series)), None)
 
 
 class _Sweep:
@@ -74,13 +74,15 @@ class _Sweep:
         self.queues = {name: Queue(one.checkpoints, done=self._done(one)) for name, one in self.series.items()}
         # By model and checkpoint: each reason, with what it kept from being measured.
         self.failures: dict[tuple[str, str], dict[str, list[str]]] = {}
+        self.facts = KnownFacts(run)
         self.ahead = Ahead()
         removable = [one for of in series for one in of.checkpoints] if not machines.keep_downloads else []
         self.removed = {one.spec for one in removable if not is_here(one)}
         self.started, self.measured = time.monotonic(), 0
 
     def _done(self, series: Series) -> set[str]:
-        return {one.label for one in series.checkpoints if self.run.has(part_of(series.name, one))}
+        written = self.run.parts
+        return {one.label for one in series.checkpoints if part_of(series.name, one) in written}
 
     def _look(self, model: str, checkpoint: Checkpoint) -> Look:
         remove = checkpoint.spec in self.removed
@@ -160,20 +162,22 @@ class _Sweep:
 
     def _comparisons(self) -> Iterator[Task]:
         """Yield a task for each checkpoint that has not been compared with the one before it that was measured."""
+        written = self.run.parts
         for model, queue in self.queues.items():
             for checkpoint in queue.checkpoints:
                 look, earlier = self._look(model, checkpoint), queue.before(checkpoint)
-                if checkpoint.label in queue.done and earlier is not None and not self.run.has(look.after(earlier)):
+                if checkpoint.label in queue.done and earlier is not None and look.after(earlier) not in written:
                     yield self._task(look.after(earlier), look, partial(measure_between, look, earlier))
 
     def _drop_outdated(self) -> None:
         """Move comparisons out of the run between which a checkpoint lies that could be measured only now."""
+        written = self.run.parts
         for model, queue in self.queues.items():
             for checkpoint in queue.checkpoints:
                 look, right = self._look(model, checkpoint), queue.before(checkpoint)
                 others = [look.after(one) for one in queue.checkpoints if one != right]
-                outdated = [part for part in others if self.run.has(part)]
-                if right is not None and outdated and self.run.has(look.after(right)):
+                outdated = [part for part in others if part in written]
+                if right is not None and outdated and look.after(right) in written:
                     self.run.abandon(outdated)
 
     def _audits(self) -> Iterator[Task]:
@@ -203,7 +207,7 @@ class _Sweep:
     def _note_weights(self) -> None:
         """Write which weights each model ends with: by these a ledger of claims knows it in other runs."""
         for series in self.series.values():
-            facts = known_facts(self.run, series)
+            facts = self.facts.of(series)
             if facts:
                 known = self.run.manifest["models"][series.name]
                 self.run.describe("models", {series.name: known | {"weights_sha256": facts[-1]["weights_sha256"]}})
@@ -218,7 +222,7 @@ class _Sweep:
             for model, label in self.failures:
                 if model == series.name:
                     failed.append(replace(about, revision=label, step=steps[label]).unmeasured(self._why(model, label)))
-            flagged += flag_records(about, known_facts(self.run, series))
+            flagged += flag_records(about, self.facts.of(series))
         # As long as nothing is measured, the run may be overwritten by one with another configuration.
         if any(queue.done for queue in self.queues.values()):
             self.run.write(_FAILED, failed)
