@@ -54,3 +54,14 @@ def plain_run(tmp_path_factory):
     path = tmp_path_factory.mktemp("plain") / "run"
     plain(path)
     return path
+
+
+@pytest.fixture(scope="session")
+def bucket():
+    """The URL of a bucket on an S3 server of this machine."""
+    pytest.importorskip("s3fs")
+    pytest.importorskip("moto")
+    from object_store import s3_server
+
+    with s3_server() as url:
+        yield url

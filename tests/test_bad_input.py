@@ -104,7 +104,7 @@ def test_memory_that_runs_out_in_the_middle(tiny, tmp_path, monkeypatch):
             # Nobody has so much: the allocator itself raises.
             torch.empty(2**60)
 
-    monkeypatch.setattr("tangentlens.cli.commands.progress_bars", lambda *_: contextlib.nullcontext(watch))
+    monkeypatch.setattr("tangentlens.cli.making.progress_bars", lambda *_: contextlib.nullcontext(watch))
     command = (*quick("profile", tiny, tmp_path), "--sites", "resid.1,resid.2")
     done = fails(1, *command, says="memory ran out")
     assert f"what was measured stays in {tmp_path / 'run'}" in done.stderr

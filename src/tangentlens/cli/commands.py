@@ -15,7 +15,8 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from tangentlens.alignment.tangent_planes import VERDICTS
-from tangentlens.cli.console import print_report, progress_bars
+from tangentlens.cli.console import print_report
+from tangentlens.cli.making import make_run, write
 from tangentlens.cli.options import (
     Bos,
     Device,
@@ -39,9 +40,8 @@ from tangentlens.geometry.massive import THRESHOLD
 from tangentlens.geometry.measures import NAMES, USUAL
 from tangentlens.models.device import AUTO
 from tangentlens.proxies import DEFAULT, PROXIES
-from tangentlens.report.page import Report, write_report
-from tangentlens.runs.run import Run, open_run, runs_in
-from tangentlens.studies import JOBS, SECTIONS
+from tangentlens.runs.files import as_place
+from tangentlens.runs.run import runs_in
 from tangentlens.studies.audit import AuditPlan
 from tangentlens.studies.profile import Profile
 from tangentlens.studies.profile.presets import PRESETS
@@ -76,7 +76,7 @@ def options(
 
 @app.command(epilog="Example: tangentlens demo --out runs/demo --seed 1")
 def demo(
-    out: Annotated[Path | None, typer.Option(help="Run directory; an unfinished run is continued.")] = None,
+    out: Annotated[str | None, typer.Option(help="Run directory or URL; an unfinished run is continued.")] = None,
     text: TextFile = None,
     sites: Sites = "resid",
     rank: Rank = _DEMO.rank,
@@ -104,7 +104,7 @@ def demo(
         device=device,
         keep=keep,
     )
-    run_and_report("train", plan, out or Path("runs/demo"), quiet, as_json)
+    run_and_report("train", plan, "runs/demo" if out is None else out, quiet, as_json)
 
 
 @app.command(epilog="Example: tangentlens profile EleutherAI/pythia-70m@step1000 google-bert/bert-base-uncased")
@@ -126,7 +126,8 @@ def profile(
     ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All measures, also those that take long.")] = False,
     out: Annotated[
-        Path | None, typer.Option(help="Run directory; runs/profile-MODEL by default. An unfinished run is continued.")
+        str | None,
+        typer.Option(help="Run directory or URL; runs/profile-MODEL by default. An unfinished one is continued."),
     ] = None,
     batches: Annotated[
         int, typer.Option(min=2, help="Batches of token vectors; means and deviations are over them.")
@@ -182,7 +183,8 @@ def tangent(
     text: TextFile = None,
     sites: Sites = "resid",
     out: Annotated[
-        Path | None, typer.Option(help="Run directory; runs/test-MODEL by default. An unfinished run is continued.")
+        str | None,
+        typer.Option(help="Run directory or URL; runs/test-MODEL by default. An unfinished run is continued."),
     ] = None,
     rank: Rank = 16,
     proxy: Annotated[str, typer.Option(help=f"The proxy: {', '.join(PROXIES)}.")] = DEFAULT,
@@ -236,8 +238,10 @@ def audit(
         Path | None, typer.Option(help="For a model: a UTF-8 text file in place of the built-in text.")
     ] = None,
     out: Annotated[
-        Path | None,
-        typer.Option(help="Run directory; RUN-audit or runs/audit-MODEL by default. An unfinished run is continued."),
+        str | None,
+        typer.Option(
+            help="Run directory or URL; RUN-audit or runs/audit-MODEL by default. An unfinished one continues."
+        ),
     ] = None,
     rank: Rank = 16,
     tokens: Annotated[int, typer.Option(min=256, help="Tokens whose gradients are looked at.")] = 8192,
@@ -272,7 +276,7 @@ def audit(
         tokenizer=tokenizer,
         trust_remote_code=trust_remote_code,
     )
-    run = _run("audit", plan, out, hidden=quiet or as_json)
+    run = make_run("audit", plan, out, hidden=quiet or as_json)
     page = write(run)
     audits = run.manifest["audits"]
     if as_json:
@@ -296,7 +300,7 @@ def visibility(
     text: TextFile = None,
     sites: Sites = "resid",
     out: Annotated[
-        Path | None, typer.Option(help="Run directory; runs/visibility or runs/visibility-MODEL by default.")
+        str | None, typer.Option(help="Run directory or URL; runs/visibility or runs/visibility-MODEL by default.")
     ] = None,
     types: Annotated[int, typer.Option(min=64, help="Token types to look at, at most.")] = 4096,
     length: Length = 128,
@@ -335,22 +339,28 @@ def visibility(
 
 @app.command(epilog="Example: tangentlens report runs/demo --out demo.html")
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories; several are drawn together.")],
-    out: Annotated[Path | None, typer.Option(help="The HTML file; report.html in the first run by default.")] = None,
+    runs: Annotated[list[str], typer.Argument(help="Run directories or URLs; several are drawn together.")],
+    out: Annotated[str | None, typer.Option(help="The HTML file; report.html in the first run by default.")] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML file, and print the findings."""
-    page = write(*(run for path in runs for run in runs_in(path)), out=out)
+    places = [as_place(path) for path in runs]
+    page = write(*(run for path in places for run in runs_in(path)), out=None if out is None else as_place(out))
     if as_json:
         findings = [asdict(finding) for finding in page.findings]
         tables = [{"title": table.title, "rows": table.frame.to_dicts()} for table in page.tables]
-        told = {"runs": [str(path) for path in runs], "report": str(page.path), "findings": findings, "tables": tables}
+        told = {
+            "runs": [str(path) for path in places],
+            "report": str(page.path),
+            "findings": findings,
+            "tables": tables,
+        }
         sys.stdout.write(json.dumps(told, indent=2) + "\n")
     elif not quiet:
         console = Console(highlight=False)
         print_report(console, page)
-        console.print(f"\nRun:    {', '.join(str(path) for path in runs)}\nReport: {page.path}", soft_wrap=True)
+        console.print(f"\nRun:    {', '.join(str(path) for path in places)}\nReport: {page.path}", soft_wrap=True)
 
 
 @app.command(epilog="Example: tangentlens doctor --json")
@@ -378,19 +388,7 @@ def text_name(text: Path | None) -> str | None:
     return None if text is None else str(text)
 
 
-def _run(study: str, plan: object, out: Path | None, hidden: bool, given: object = None) -> Run:
-    with progress_bars(hidden, lambda path: write(open_run(path))) as watch:
-        return JOBS[study].run(plan, out, watch, given)
-
-
-def run_and_report(
-    study: str, plan: object, out: Path | None, quiet: bool, as_json: bool, given: object = None
-) -> None:
+def run_and_report(study: str, plan: object, out: str | None, quiet: bool, as_json: bool, given: object = None) -> None:
     """Make the run of a plan, and print its report; `given` is what else the job takes."""
-    run = _run(study, plan, out, quiet or as_json, given)
-    report([run.path], quiet=quiet, as_json=as_json)
-
-
-def write(*runs: Run, out: Path | None = None, title: str = "") -> Report:
-    """Write the report of runs to a file, by default in the first run."""
-    return write_report(runs, out or runs[0].path / "report.html", SECTIONS, title)
+    run = make_run(study, plan, out, quiet or as_json, given)
+    report([str(run.path)], quiet=quiet, as_json=as_json)

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import groupby
-from pathlib import Path
 
 import polars as pl
 from rich import box
@@ -19,6 +18,7 @@ from rich.progress import Progress as Bars
 from rich.table import Table
 
 from tangentlens.report.page import Report
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import Progress, Watch
 
 # Columns up to this width are short, as numbers with their intervals are. All others together need at least the second.
@@ -28,7 +28,7 @@ _REPORTING = 0.05
 
 
 @contextmanager
-def progress_bars(hidden: bool, readable: Callable[[Path], object] = lambda run: None) -> Iterator[Watch]:
+def progress_bars(hidden: bool, readable: Callable[[Place], object] = lambda run: None) -> Iterator[Watch]:
     """Yield what draws one bar per task, and under them the results of the present one, as they come.
 
     Args:
@@ -74,10 +74,10 @@ def progress_bars(hidden: bool, readable: Callable[[Path], object] = lambda run:
 class _Seldom:
     """Calls something the first time, and then only as often as leaves most of the time to everything else."""
 
-    def __init__(self, call: Callable[[Path], object]) -> None:
+    def __init__(self, call: Callable[[Place], object]) -> None:
         self.call, self.next = call, 0.0
 
-    def __call__(self, run: Path) -> None:
+    def __call__(self, run: Place) -> None:
         """Call it, unless it is too early."""
         start = time.monotonic()
         if start >= self.next:

@@ -72,7 +72,9 @@ def with_ray_address(words: Sequence[str]) -> list[str]:
     return [said for word, alone in zip(words, bare, strict=True) for said in ([word, LOCAL] if alone else [word])]
 
 
-def machines_of(ray: str | None, cpus: float, gpus: float, memory: float, keep_downloads: bool = True) -> Machines:
+def machines_of(
+    ray: str | None, cpus: float, gpus: float, memory: float, keep_downloads: bool = True, site_groups: int = 1
+) -> Machines:
     """Return where many tasks are done, as the options say it.
 
     Args:
@@ -81,6 +83,7 @@ def machines_of(ray: str | None, cpus: float, gpus: float, memory: float, keep_d
         gpus: GPUs for each task.
         memory: GiB of memory for each task.
         keep_downloads: Whether a machine keeps what it downloads for a task.
+        site_groups: Into how many tasks the sites of each checkpoint of a sweep are split.
     """
     needs = Needs(cpus, gpus, int(memory * 2**30))
-    return Machines(Here() if ray is None else OnRay(ray), needs, keep_downloads)
+    return Machines(Here() if ray is None else OnRay(ray), needs, keep_downloads, site_groups)

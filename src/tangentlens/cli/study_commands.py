@@ -13,13 +13,15 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
-from tangentlens.cli.commands import app, text_name, write
+from tangentlens.cli.commands import app, text_name
 from tangentlens.cli.console import print_table, progress_bars
+from tangentlens.cli.making import write
 from tangentlens.cli.options import Cpus, Device, Gpus, Json, Memory, Quiet, Ray, TextFile, Tokenizer, machines_of
 from tangentlens.corpora.download import download
 from tangentlens.errors import check_name
 from tangentlens.models.device import AUTO
 from tangentlens.report.reading import read_runs
+from tangentlens.runs.files import as_place
 from tangentlens.runs.run import runs_in
 from tangentlens.studies import STUDIES
 from tangentlens.studies.claims import CLAIMS
@@ -37,7 +39,7 @@ def run_study(
     name: Annotated[str, typer.Argument(help=f"One of {', '.join(STUDIES)}.")] = "",
     scale: Annotated[str, typer.Option(help="smoke, small or full; --list shows what each costs.")] = "small",
     out: Annotated[
-        Path | None, typer.Option(help="Folder; runs/NAME-SCALE by default. An unfinished study is continued.")
+        str | None, typer.Option(help="Folder or URL; runs/NAME-SCALE by default. An unfinished study is continued.")
     ] = None,
     text: TextFile = None,
     models: Annotated[str, typer.Option(help="For finished-models: comma-separated directories or hub ids.")] = "",
@@ -63,12 +65,13 @@ def run_study(
         if given and not study.takes_models:
             able = ", ".join(one.name for one in STUDIES.values() if one.takes_models)
             raise typer.BadParameter(f"{option} is for {able}, and {name} trains its own networks")
-    inputs = Inputs(out or Path("runs") / f"{study.name}-{scale}", text_name(text), chosen, device, tokenizer)
+    place = Path("runs") / f"{study.name}-{scale}" if out is None else as_place(out)
+    inputs = Inputs(place, text_name(text), chosen, device, tokenizer)
     with progress_bars(quiet or as_json) as watch:
         runs = study.run(scale, inputs, watch, None if ray is None else machines_of(ray, cpus, gpus, memory))
     page = write(*runs, out=inputs.out / "report.html", title=f"{name}, {scale}")
     if as_json:
-        claims([run.path for run in runs], as_json=True)
+        claims([str(run.path) for run in runs], as_json=True)
     elif not quiet:
         console = Console(highlight=False)
         # What the study is not about would only be told to be missing.
@@ -92,7 +95,7 @@ def enwik8(
 
 @app.command(epilog="Example: tangentlens claims runs/learning-dynamics-small runs/finished-models-small")
 def claims(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories, or folders of studies.")],
+    runs: Annotated[list[str], typer.Argument(help="Run directories or URLs, or folders of studies.")],
     page: Annotated[
         Path | None,
         typer.Option(help="A Markdown file to write the ledger into, between its two `ledger` marks if it has them."),

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import polars as pl
@@ -75,7 +74,8 @@ def sweep(
         str, typer.Option(help="Comma-separated controls of the tangent test; by default all.")
     ] = ",".join(CONTROLS),
     out: Annotated[
-        Path | None, typer.Option(help="Run directory; runs/sweep-MODEL by default. An unfinished run is continued.")
+        str | None,
+        typer.Option(help="Run directory, or a URL; runs/sweep-MODEL by default. An unfinished run is continued."),
     ] = None,
     audit: Annotated[
         bool, typer.Option("--audit", help="Also audit every checkpoint half-way through its depth, into DIR/audits.")
@@ -87,6 +87,9 @@ def sweep(
     cpus: Cpus = 1.0,
     gpus: Gpus = 0.0,
     memory: Memory = 0.0,
+    site_groups: Annotated[
+        int, typer.Option(min=1, help="With --ray: how many tasks the sites of each checkpoint are split into.")
+    ] = 1,
     remove_downloads: Annotated[
         bool, typer.Option("--remove-downloads", help="Remove each checkpoint that was downloaded, once measured.")
     ] = False,
@@ -134,9 +137,9 @@ def sweep(
         trust_remote_code=trust_remote_code,
     )
     if dry_run:
-        _tell(estimate_sweep(plan, out or JOBS["sweep"].folder(plan)), as_json)
+        _tell(estimate_sweep(plan, out if out is not None else JOBS["sweep"].folder(plan), site_groups), as_json)
         return
-    machines = machines_of(ray, cpus, gpus, memory, keep_downloads=not remove_downloads)
+    machines = machines_of(ray, cpus, gpus, memory, keep_downloads=not remove_downloads, site_groups=site_groups)
     run_and_report("sweep", plan, out, quiet, as_json, machines)
 
 

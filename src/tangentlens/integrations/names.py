@@ -1,8 +1,9 @@
 """Names that the callbacks share: those of numbers in a tracker, and of the folders of repeated trainings."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
+
+from tangentlens.runs.files import as_place
 
 
 def prefixed(scalars: Mapping[str, float]) -> dict[str, float]:
@@ -26,5 +27,5 @@ def repeated(settings: Mapping[str, Any], times: int) -> dict[str, Any]:
     >>> repeated({"run": "runs/lens"}, times=1)
     {'run': PosixPath('runs/lens-2')}
     """
-    run = Path(settings.get("run", "runs/lens"))
+    run = as_place(settings.get("run", "runs/lens"))
     return dict(settings) | ({"run": run.with_name(f"{run.name}-{times + 1}")} if times else {})

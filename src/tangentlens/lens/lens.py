@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -38,6 +37,7 @@ from tangentlens.lens.settings import check_rank, check_settings, claim, logged,
 from tangentlens.lens.updates import update_records
 from tangentlens.lens.warned import warn_of_no_gradient, warn_of_no_pass, warn_of_troubles
 from tangentlens.proxies import DEFAULT, Fit, named_proxy
+from tangentlens.runs.files import Place
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
 from tangentlens.runs.vocabulary import ALARM, LOSS
@@ -59,7 +59,7 @@ class Lens:
         rank: Rank of the proxy and of its controls.
         every: When to measure: every so many steps, a list of steps, 'log' (0, 1, 2, 4, 8, ...) or 'pythia' (0, 1, 2,
             4 ... 512, then every 1,000).
-        run: A directory to write to, which is made or continued, or a `Run`.
+        run: A directory or URL to write to, which is made or continued, or a `Run`.
         name: The model's name in the records.
         proxy: The proxy: a name in `tangentlens.proxies.PROXIES`, or a function `(rows, rank, seed) -> Subspace`.
         measures: Further measures of the activations, such as `manifold_entropy`, by their names in
@@ -105,7 +105,7 @@ class Lens:
         sites: Wanted = "resid",
         rank: int = 16,
         every: Schedule = 100,
-        run: str | Path | Run = "runs/lens",
+        run: str | Place | Run = "runs/lens",
         *,
         name: str = "model",
         proxy: str | Fit = DEFAULT,

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import jinja2
 import plotly
@@ -16,7 +15,8 @@ from tangentlens.errors import InputError
 from tangentlens.report.contents import Figure, Finding, Section, Table, draw, find, key_figures, tabulate
 from tangentlens.report.drawing import evenly_spaced
 from tangentlens.report.reading import LEGEND, marked, read_runs
-from tangentlens.runs.files import make_directory, write_whole
+from tangentlens.runs.files import Place, make_directory, write_whole
+from tangentlens.runs.remote import Remote
 from tangentlens.runs.run import Run
 
 # A title of more characters than this, which many networks make, is no heading.
@@ -30,13 +30,13 @@ class Report:
     """A written report.
 
     Attributes:
-        path: The HTML file.
+        path: The HTML file, in a folder or at a URL.
         findings: Its sentences.
         tables: Its tables.
         legend: What the mark of numbers that a few rows decide means; empty if no number has it.
     """
 
-    path: Path
+    path: Place
     findings: list[Finding]
     tables: list[Table]
     legend: str
@@ -59,7 +59,7 @@ class Chapter:
     figures: list[Figure]
 
 
-def write_report(runs: Sequence[Run], out: Path, sections: Iterable[Section], title: str = "") -> Report:
+def write_report(runs: Sequence[Run], out: Place, sections: Iterable[Section], title: str = "") -> Report:
     """Write what the runs hold into the file `out`.
 
     Args:
@@ -71,7 +71,7 @@ def write_report(runs: Sequence[Run], out: Path, sections: Iterable[Section], ti
     records = marked(read_runs(runs))
     if records.is_empty():
         raise InputError(f"{', '.join(str(run.path) for run in runs)} must hold records, but nothing was measured yet")
-    if out.is_dir():
+    if not isinstance(out, Remote) and out.is_dir():
         raise InputError(f"the report must be a file, but {out} is a folder; name a file in it, such as report.html")
     make_directory(out.parent)
     sections = tuple(sections)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cached_property
 from html import escape
-from pathlib import Path
 
 import plotly.graph_objects as go
 import plotly.io
@@ -14,6 +13,7 @@ import polars as pl
 from tangentlens.report.contents import Figure, Section, Table, draw, find, tabulate
 from tangentlens.report.page import Report, write_report
 from tangentlens.report.reading import read_runs
+from tangentlens.runs.files import Place, as_place
 from tangentlens.runs.run import Run
 
 
@@ -61,9 +61,9 @@ class Result:
         """The main figure; None if the run allows none."""
         return self.figures[0].plot if self.figures else None
 
-    def report(self, out: str | Path | None = None) -> Report:
+    def report(self, out: str | Place | None = None) -> Report:
         """Write the report, by default into the run's directory, and return it."""
-        return write_report([self.run], Path(out or self.run.path / "report.html"), self._sections)
+        return write_report([self.run], as_place(out or self.run.path / "report.html"), self._sections)
 
     def __repr__(self) -> str:
         found = "".join(f"\n- {text}" for text in self.findings)

@@ -1,8 +1,9 @@
 """What long work says while it runs: one type for trainings, studies and sweeps."""
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import NamedTuple
+
+from tangentlens.runs.files import Place
 
 
 class Progress(NamedTuple):
@@ -24,7 +25,7 @@ class Progress(NamedTuple):
     note: str = ""
     row: str = ""
     cells: Mapping[str, str] = {}
-    readable: Path | None = None
+    readable: Place | None = None
 
 
 Watch = Callable[[Progress], None]

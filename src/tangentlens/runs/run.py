@@ -12,17 +12,30 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, unquote
+from urllib.parse import unquote
 
 import polars as pl
-import safetensors
 import safetensors.torch
 from torch import Tensor
 
 from tangentlens.errors import InputError
-from tangentlens.runs.files import LOCK, locked, make_directory, write_whole
+from tangentlens.runs import tensors as tensor_files
+from tangentlens.runs.files import (
+    LOCK,
+    Place,
+    as_place,
+    entries,
+    file_name,
+    files_in,
+    locked,
+    make_directory,
+    move,
+    readable,
+    remove,
+    write_whole,
+)
 from tangentlens.runs.formats import FORMAT, upgraded_manifest, upgraded_records
-from tangentlens.runs.journal import JOURNAL, note, parts_written
+from tangentlens.runs.journal import JOURNAL, MARKS, forget_parts, note_abandoned, note_written, parts_written
 from tangentlens.runs.records import SCHEMA, Record, as_frame
 
 # What holds the parts of the records, and the tensors.
@@ -31,7 +44,7 @@ _PACKAGES = ("tangentlens", "torch", "transformers", "tokenizers", "numpy", "sci
 
 
 class Run:
-    """A run directory. `open_run` opens one; `create_run` creates or continues one.
+    """A run directory, or a run at a URL. `open_run` opens one; `create_run` creates or continues one.
 
     >>> import tempfile
     >>> run = create_run(tempfile.mkdtemp() + "/my-run", {"rank": 16})
@@ -40,14 +53,14 @@ class Run:
     [0.25]
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         # An absolute path stays valid if the process changes its working directory.
         self.path = path.absolute()
 
     @property
     def name(self) -> str:
         """Return the name of the directory."""
-        return self.path.resolve().name
+        return self.path.resolve().name if isinstance(self.path, Path) else self.path.name
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -61,9 +74,15 @@ class Run:
         A warning names the parts that were written once and are gone.
         """
         self._warn_of_missing()
-        parts = sorted((self.path / "records").glob("[!.]*.parquet"))
-        table = pl.concat([SCHEMA.to_frame(), *(self._read_part(part, len(parts)) for part in parts)])
+        parts = files_in(self.path / "records", ".parquet")
+        read = (_read_part(part, source, len(parts)) for part, source in zip(parts, readable(parts), strict=True))
+        table = pl.concat([SCHEMA.to_frame(), *read])
         return table.with_columns(run=pl.lit(self.name))
+
+    @property
+    def parts(self) -> set[str]:
+        """Return the names of all parts of the records, which takes one look, however many there are."""
+        return {unquote(file.stem) for file in files_in(self.path / "records", ".parquet")}
 
     def has(self, part: str) -> bool:
         """Return whether the part of this name has been written."""
@@ -80,28 +99,26 @@ class Run:
             self.write(part, make())
 
     def write(self, part: str, records: Iterable[Record]) -> None:
-        """Write a part of the records, in place of any part of the same name; on return it is on disk."""
+        """Write a part of the records, in place of any part of the same name; on return it is stored."""
         buffer = io.BytesIO()
         as_frame(self.name, records).write_parquet(buffer)
         write_whole(self._part(part), buffer.getvalue())
-        note(self.path, "written", [part])
+        note_written(self.path, part)
 
-    def abandon(self, parts: Sequence[str]) -> Path:
+    def abandon(self, parts: Sequence[str]) -> Place:
         """Move parts of the records, with tensors of the same names, out of the run; return the folder they are in."""
         numbered = (self.path / "abandoned" / f"{number:03d}" for number in count(1))
         folder = next(folder for folder in numbered if not folder.exists())
         # Before they are moved: if the process is killed in between, they are still in the run, and none is missed.
-        note(self.path, "abandoned", parts)
+        note_abandoned(self.path, parts)
         for path in (place for part in parts for place in (self._part(part), self._tensors(part)) if place.exists()):
-            make_directory(folder / path.parent.name)
-            path.replace(folder / path.parent.name / path.name)
+            move(path, folder / path.parent.name / path.name)
         return folder
 
     @property
     def names(self) -> list[str]:
         """Return the names of all parts of the records and files of tensors."""
-        files = (file for folder in FOLDERS for file in (self.path / folder).glob("[!.]*"))
-        return sorted({unquote(file.stem) for file in files})
+        return sorted({unquote(file.stem) for folder in FOLDERS for file in files_in(self.path / folder)})
 
     def describe(self, section: str, facts: Mapping[str, Any]) -> None:
         """Add facts to a section of the manifest."""
@@ -152,99 +169,90 @@ class Run:
 
     def load_tensors(self, name: str) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         """Return the tensors of a file and the text about them, or None if they were never written."""
-        path = self._tensors(name)
-        if not path.exists():
-            return None
-        try:
-            with safetensors.safe_open(path, framework="pt") as file:
-                return {key: file.get_tensor(key) for key in file.keys()}, file.metadata() or {}  # noqa: SIM118
-        except safetensors.SafetensorError as error:
-            raise InputError(
-                f"{path} must be a safetensors file, but cannot be read ({error}); "
-                "delete it and run the same command again, which recreates it (a checkpoint by training again)"
-            ) from error
+        return tensor_files.load_tensors(self._tensors(name))
+
+    def remove_tensors(self, name: str) -> None:
+        """Remove a file of tensors, if it is there."""
+        remove(self._tensors(name))
 
     def about_tensors(self, name: str) -> dict[str, str] | None:
         """Return the text about the tensors of a file, or None if they were never written or cannot be read."""
-        try:
-            with safetensors.safe_open(self._tensors(name), framework="pt") as file:
-                return file.metadata() or {}
-        except (FileNotFoundError, safetensors.SafetensorError):
-            return None
+        return tensor_files.about_tensors(self._tensors(name))
 
     def _warn_of_missing(self) -> None:
-        missing = [part for part in parts_written(self.path) if not self.has(part)]
+        # In this order: what is written in between is not missed.
+        listed = parts_written(self.path)
+        there = self.parts if listed else set()
+        missing = [part for part in listed if part not in there]
         if missing:
             named = ", ".join(missing[:5]) + (f" and {len(missing) - 5} more" if len(missing) > 5 else "")
             warnings.warn(
                 f"{self.path} must hold every part that was written, but these are gone from its records: {named}; "
-                f"restore them, or repeat the run, or delete its {JOURNAL} if they were removed on purpose",
+                f"restore them, or repeat the run, or delete its {JOURNAL} and {MARKS}/ if they were removed on "
+                "purpose",
                 stacklevel=3,
             )
 
-    def _read_part(self, part: Path, n_parts: int) -> pl.DataFrame:
-        """Return the records of one file, upgraded to the present format."""
-        try:
-            frame = upgraded_records(pl.read_parquet(part, glob=False))
-            return frame.select(SCHEMA.names()).cast(SCHEMA)
-        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
-            raise InputError(
-                f"{part} must be a Parquet part of the records, but cannot be read (truncated?); the other "
-                f"{n_parts - 1} parts are untouched: move this one away to read them; if its records are needed, "
-                "repeat the run in another folder"
-            ) from error
+    def _part(self, name: str) -> Place:
+        return self.path / "records" / f"{file_name(name)}.parquet"
 
-    def _part(self, name: str) -> Path:
-        return self.path / "records" / f"{_file_name(name)}.parquet"
-
-    def _tensors(self, name: str) -> Path:
-        return self.path / "tensors" / f"{_file_name(name)}.safetensors"
+    def _tensors(self, name: str) -> Place:
+        return self.path / "tensors" / f"{file_name(name)}.safetensors"
 
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
 
 
-def _file_name(name: str) -> str:
-    """Return a name as that of a plain file: percent-encoded, without slashes, and not hidden."""
-    return quote(name, safe="@=").replace(".", "%2E", name.startswith("."))
+def _read_part(part: Place, source: Path | io.BytesIO, n_parts: int) -> pl.DataFrame:
+    """Return the records of one file, upgraded to the present format."""
+    try:
+        frame = upgraded_records(pl.read_parquet(source, glob=False))
+        return frame.select(SCHEMA.names()).cast(SCHEMA)
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+        raise InputError(
+            f"{part} must be a Parquet part of the records, but cannot be read (truncated?); the other "
+            f"{n_parts - 1} parts are untouched: move this one away to read them; if its records are needed, "
+            "repeat the run in another folder"
+        ) from error
 
 
-def is_run(path: str | Path) -> bool:
+def is_run(path: str | Place) -> bool:
     """Return whether there is a run at `path`, readable or not."""
-    return (Path(path) / "manifest.json").exists()
+    return (as_place(path) / "manifest.json").exists()
 
 
-def open_run(path: str | Path) -> Run:
-    """Return the run of an existing run directory."""
-    _read_manifest(Path(path))
-    return Run(Path(path))
+def open_run(path: str | Place) -> Run:
+    """Return the run of an existing run directory, or of a URL such as `s3://bucket/run`."""
+    place = as_place(path)
+    _read_manifest(place)
+    return Run(place)
 
 
-def runs_in(path: str | Path) -> list[Run]:
+def runs_in(path: str | Place) -> list[Run]:
     """Return the run at `path`, or the runs in the folders of `path`, as a study leaves them."""
-    path = Path(path)
-    inside = sorted(folder for folder in path.iterdir() if is_run(folder)) if path.is_dir() and not is_run(path) else []
-    return [open_run(folder) for folder in inside] if inside else [open_run(path)]
+    place = as_place(path)
+    inside = [] if is_run(place) else [folder for folder in entries(place) if is_run(folder)]
+    return [open_run(folder) for folder in inside] if inside else [open_run(place)]
 
 
-def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens") -> Run:
+def create_run(path: str | Place, config: Mapping[str, Any], made_by: str = "lens") -> Run:
     """Create a run directory, or continue an existing one that has the same configuration.
 
     Args:
-        path: The directory.
+        path: The directory, or a URL such as `s3://bucket/run`.
         config: All settings that determine the numbers. A run with another configuration is an error.
         made_by: The command or study that makes the run.
 
     Returns:
-        The run, with its manifest on disk.
+        The run, with its manifest stored.
     """
-    path = Path(path)
+    path = as_place(path)
     if not str(path).isprintable():
         raise InputError(
             f"a run's folder must have a printable name, but {str(path)!r} is not printable; choose another"
         )
     make_directory(path)
-    others = [entry for entry in path.iterdir() if entry.suffix != ".tmp" and entry.name not in (*FOLDERS, LOCK)]
+    others = [entry for entry in entries(path) if entry.suffix != ".tmp" and entry.name not in (*FOLDERS, LOCK)]
     # Asked last, because another process may be creating it.
     if others and not is_run(path):
         raise InputError(
@@ -254,7 +262,7 @@ def create_run(path: str | Path, config: Mapping[str, Any], made_by: str = "lens
         return _create(path, json.loads(json.dumps(config)), made_by)
 
 
-def _create(path: Path, config: dict[str, Any], made_by: str) -> Run:
+def _create(path: Place, config: dict[str, Any], made_by: str) -> Run:
     """Create a run in a folder that nobody else changes, or return the one that is there."""
     if is_run(path):
         manifest = _read_manifest(path)
@@ -262,13 +270,13 @@ def _create(path: Path, config: dict[str, Any], made_by: str) -> Run:
             {**of, "made_by": by} for by, of in ((manifest["made_by"], manifest["config"]), (made_by, config))
         )
         # A run in which nothing was measured yet, as after a mistyped option, may be overwritten.
-        if known == wanted or any(any((path / folder).glob("[!.]*")) for folder in FOLDERS):
+        if known == wanted or any(files_in(path / folder) for folder in FOLDERS):
             check_same(path, known, wanted)
             return Run(path)
     for folder in FOLDERS:
         make_directory(path / folder)
     # What a run held that is overwritten is not missed.
-    (path / JOURNAL).unlink(missing_ok=True)
+    forget_parts(path)
     now = datetime.now(UTC).isoformat(timespec="seconds")
     _write_manifest(
         path, {"format": FORMAT, "created": now, "made_by": made_by, "config": config, "versions": _versions()}
@@ -276,7 +284,7 @@ def _create(path: Path, config: dict[str, Any], made_by: str) -> Run:
     return Run(path)
 
 
-def check_same(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+def check_same(path: Place, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raise if a run would be continued with other settings.
 
     Args:
@@ -293,15 +301,17 @@ def check_same(path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> No
         )
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def _read_manifest(path: Place) -> dict[str, Any]:
     """Return the manifest of a run directory, upgraded to the present format."""
     try:
-        manifest = json.loads((path / "manifest.json").read_text(encoding="utf-8"))
+        data = (path / "manifest.json").read_bytes()
     except OSError as error:
         raise InputError(
             f"{path} must be a run directory, but has no readable manifest.json ({error.strerror}); "
             "name a folder that a tangentlens command or a Lens has written"
         ) from error
+    try:
+        manifest = json.loads(data)
     except ValueError as error:
         raise InputError(f"{path / 'manifest.json'} must be JSON, but is not ({error}); restore it") from error
     sound = isinstance(manifest, dict) and isinstance(manifest.get("config"), dict)
@@ -313,7 +323,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     return upgraded_manifest(manifest)
 
 
-def _write_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+def _write_manifest(path: Place, manifest: Mapping[str, Any]) -> None:
     """Write the manifest of a run directory."""
     write_whole(path / "manifest.json", json.dumps(manifest, indent=2).encode())
 

@@ -23,6 +23,7 @@ from tangentlens.models.device import AUTO
 from tangentlens.models.loading import Loading
 from tangentlens.report.contents import Section, Table
 from tangentlens.report.reading import ESTIMATE, interval_text, rows_text, text_of, without_massive
+from tangentlens.runs.files import Place, as_place
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, is_run
@@ -84,7 +85,7 @@ class AuditPlan:
 
 
 def run_audit(
-    plan: AuditPlan, out: str | Path, watch: Watch = unwatched, in_hand: InHand = NOTHING, only: str | None = None
+    plan: AuditPlan, out: str | Place, watch: Watch = unwatched, in_hand: InHand = NOTHING, only: str | None = None
 ) -> Run:
     """Audit every model of the plan's target at every site into the run directory `out`; continues if interrupted.
 
@@ -207,9 +208,9 @@ def audit_tables(records: pl.DataFrame) -> Iterator[Table]:
         yield Table(f"{model} at {site}{rows_text(str(which))}: every number of the audit", frame)
 
 
-def _folder(plan: AuditPlan) -> Path:
+def _folder(plan: AuditPlan) -> Place:
     return (
-        Path(f"{plan.target.rstrip('/')}-audit")
+        as_place(f"{plan.target.rstrip('/')}-audit")
         if is_run(plan.target)
         else Path("runs") / f"audit-{Path(plan.target).name}"
     )

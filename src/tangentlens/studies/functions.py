@@ -17,6 +17,7 @@ from tangentlens.engine import Machines
 from tangentlens.errors import InputError
 from tangentlens.models.live import TokenIds, as_text, live_model
 from tangentlens.report.result import Result
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import Watch, unwatched
 from tangentlens.studies import JOBS, SECTIONS
 from tangentlens.studies.audit import AuditPlan
@@ -32,7 +33,7 @@ def profile(
     *,
     tokenizer: Any = None,
     name: str = "",
-    out: str | Path | None = None,
+    out: str | Place | None = None,
     watch: Watch = unwatched,
     **settings: Any,
 ) -> Result:
@@ -46,7 +47,7 @@ def profile(
         tokenizer: The tokenizer of a module, if the text is not token ids; or the name of another one for a model that
             is named.
         name: What to call a module in the records.
-        out: The run directory; an unfinished run is continued.
+        out: The run directory, or a URL such as `s3://bucket/run`; an unfinished run is continued.
         watch: Told the progress.
         settings: Further settings, as `tangentlens.studies.profile.Profile` has them.
     """
@@ -61,7 +62,7 @@ def model_test(
     *,
     tokenizer: Any = None,
     name: str = "",
-    out: str | Path | None = None,
+    out: str | Place | None = None,
     watch: Watch = unwatched,
     **settings: Any,
 ) -> Result:
@@ -74,7 +75,7 @@ def model_test(
         tokenizer: The tokenizer of a module, if the text is not token ids; or the name of another one for a model that
             is named.
         name: What to call a module in the records.
-        out: The run directory; an unfinished run is continued.
+        out: The run directory, or a URL such as `s3://bucket/run`; an unfinished run is continued.
         watch: Told the progress.
         settings: Further settings, as `tangentlens.studies.tangent.TestPlan` has them.
     """
@@ -89,7 +90,7 @@ def model_audit(
     *,
     tokenizer: Any = None,
     name: str = "",
-    out: str | Path | None = None,
+    out: str | Place | None = None,
     watch: Watch = unwatched,
     **settings: Any,
 ) -> Result:
@@ -102,7 +103,7 @@ def model_audit(
         tokenizer: The tokenizer of a module, if the text is not token ids; or the name of another one for a model that
             is named.
         name: What to call a module in the records.
-        out: The run directory; an unfinished run is continued.
+        out: The run directory, or a URL such as `s3://bucket/run`; an unfinished run is continued.
         watch: Told the progress.
         settings: Further settings, as `tangentlens.studies.audit.AuditPlan` has them.
     """
@@ -114,7 +115,7 @@ def model_audit(
 def sweep(
     *models: str | Path,
     text: str | Path | None = None,
-    out: str | Path | None = None,
+    out: str | Place | None = None,
     watch: Watch = unwatched,
     machines: Machines | None = None,
     **settings: Any,
@@ -124,13 +125,13 @@ def sweep(
     Args:
         models: Hub ids, whose `revisions` are looked at; folders of checkpoints; or directories with a checkpoint each.
         text: A path to a UTF-8 file; by default the built-in text.
-        out: The run directory; an unfinished sweep is continued.
+        out: The run directory, or a URL such as `s3://bucket/run`; an unfinished sweep is continued.
         watch: Told the progress.
         machines: Where to do it, such as `Machines(OnRay("auto"))`; by default in this process.
         settings: Further settings, as `tangentlens.studies.sweep.SweepPlan` has them.
     """
     plan = SweepPlan(models=tuple(map(str, models)), text=None if text is None else str(text), **settings)
-    return Result(JOBS["sweep"].run(plan, None if out is None else Path(out), watch, machines), SECTIONS)
+    return Result(JOBS["sweep"].run(plan, out, watch, machines), SECTIONS)
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,11 +172,11 @@ class _Given:
         return cls(str(model) if live is None else live.name, label, settings, InHand(live, held))
 
 
-def _made(job: str, plan: Any, given: _Given, out: str | Path | None, watch: Watch) -> Result:
+def _made(job: str, plan: Any, given: _Given, out: str | Place | None, watch: Watch) -> Result:
     """Make the run of a plan, and return what a report says about it."""
     live = given.in_hand.model
     with nullcontext() if live is None else _as_it_was(live.model):
-        run = JOBS[job].run(plan, None if out is None else Path(out), watch, given.in_hand)
+        run = JOBS[job].run(plan, out, watch, given.in_hand)
     return Result(run, SECTIONS)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tangentlens.corpora.counts import COUNTS
@@ -14,6 +13,7 @@ from tangentlens.errors import InputError
 from tangentlens.models.memory import is_out_of_memory
 from tangentlens.report.contents import Section
 from tangentlens.runs.failed import leaving_no_empty_run
+from tangentlens.runs.files import Place, as_place, check_reachable
 from tangentlens.runs.progress import Watch, unwatched
 from tangentlens.runs.run import Run
 
@@ -37,24 +37,26 @@ class Job:
     name: str
     plan: type[Any]
     make: Callable[..., Run]
-    folder: Callable[[Any], Path]
+    folder: Callable[[Any], Place]
     section: Section | None = None
     smaller: str = "a smaller plan"
     apart: Callable[[Any], Sequence[str]] = lambda plan: ()
-    make_one: Callable[[Any, Path, str], Run] | None = None
+    make_one: Callable[[Any, Place, str], Run] | None = None
 
-    def run(self, plan: Any, out: Path | None = None, watch: Watch = unwatched, given: Any = None) -> Run:
+    def run(self, plan: Any, out: str | Place | None = None, watch: Watch = unwatched, given: Any = None) -> Run:
         """Make the run of a plan in `out`, or in its default folder; a run that was interrupted is continued.
 
         If it fails before anything was measured, no new folder is left.
 
         Args:
             plan: The plan.
-            out: The directory.
+            out: The directory, or a URL such as `s3://bucket/run`.
             watch: Told the progress.
             given: What else the job takes: for one on a model, what need not be loaded; for a sweep, its machines.
         """
-        out = out or self.folder(plan)
+        out = self.folder(plan) if out is None else as_place(out)
+        # Before a model is loaded: the results of hours must have somewhere to go.
+        check_reachable(out)
         try:
             with leaving_no_empty_run(out, inputs=[COUNTS]):
                 return self.make(plan, out, watch, *(() if given is None else (given,)))
@@ -67,7 +69,7 @@ class Job:
                 f"try {self.smaller}, with another --out"
             ) from error
 
-    def tasks(self, plan: Any, out: Path, needs: Needs) -> list[Task]:
+    def tasks(self, plan: Any, out: Place, needs: Needs) -> list[Task]:
         """Return the tasks that make the run of a plan: one for each model that can be made apart, or a single one.
 
         Args:
@@ -81,7 +83,7 @@ class Job:
         return [Task(f"{out.name}: {name}", partial(_made, self, plan, out, name), needs) for name in self.apart(plan)]
 
 
-def _made(job: Job, plan: Any, out: Path, name: str | None = None) -> None:
+def _made(job: Job, plan: Any, out: Place, name: str | None = None) -> None:
     """Make a run, or the part of it that is about one model."""
     if name is None or job.make_one is None:
         job.run(plan, out)

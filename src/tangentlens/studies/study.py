@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from tangentlens.engine import Machines, Task
 from tangentlens.errors import InputError, check_name
 from tangentlens.models.device import AUTO
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import Progress, Watch, unwatched
+from tangentlens.runs.remote import Remote
 from tangentlens.runs.run import Run, open_run
 from tangentlens.studies.job import Job
 
@@ -36,14 +37,14 @@ class Inputs:
     """What a study is given.
 
     Attributes:
-        out: The folder of the study.
+        out: The folder of the study; `as_place` makes one of a URL.
         text: A text file; None for what the study uses by itself.
         models: Models to look at, for studies of finished models.
         device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
         tokenizer: A directory or hub id of the tokenizer of these models; None for their own.
     """
 
-    out: Path
+    out: Place
     text: str | None = None
     models: tuple[str, ...] = ()
     device: str = AUTO
@@ -86,12 +87,18 @@ class Study:
                 f"{self.name} must be given no models, because it trains its own, but got {inputs.models[0]}"
             )
         parts = self.parts(scale, inputs)
+        if machines is not None and isinstance(inputs.out, Remote):
+            raise InputError(
+                "a study on several machines must be written to a folder that all of them see, because each adds to "
+                f"one manifest under its lock, but {inputs.out} is a URL, which has no locks; name a folder, or leave "
+                "out --ray"
+            )
         if machines is not None:
             return [_made_apart(part, inputs.out / part.folder, watch, machines) for part in parts]
         return [part.job.run(part.plan, inputs.out / part.folder, partial(_told, watch, part.folder)) for part in parts]
 
 
-def _made_apart(part: Part, out: Path, watch: Watch, machines: Machines) -> Run:
+def _made_apart(part: Part, out: Place, watch: Watch, machines: Machines) -> Run:
     """Make the run of a part, its models side by side; raise if one of them fails, after all others were made."""
     tasks = part.job.tasks(part.plan, out, machines.needs)
     failures: dict[str, str] = {}

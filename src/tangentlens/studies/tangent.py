@@ -23,6 +23,7 @@ from tangentlens.models.loading import Loading
 from tangentlens.proxies import DEFAULT, named_proxy
 from tangentlens.proxies.principal import Principal
 from tangentlens.runs.active_records import active_records
+from tangentlens.runs.files import Place, as_place
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, is_run
@@ -95,7 +96,7 @@ class TestPlan:
 
 
 def run_test(
-    plan: TestPlan, out: str | Path, watch: Watch = unwatched, in_hand: InHand = NOTHING, only: str | None = None
+    plan: TestPlan, out: str | Place, watch: Watch = unwatched, in_hand: InHand = NOTHING, only: str | None = None
 ) -> Run:
     """Test the model, and its nulls if the plan has them, into the run directory `out`; continues if interrupted.
 
@@ -182,9 +183,9 @@ def _active(about: Record, rows: TokenRows, seed: int) -> Iterator[Record]:
             yield from active_records(about, result, kind)
 
 
-def _folder(plan: TestPlan) -> Path:
+def _folder(plan: TestPlan) -> Place:
     return (
-        Path(f"{plan.model.rstrip('/')}-{NAME}")
+        as_place(f"{plan.model.rstrip('/')}-{NAME}")
         if is_run(plan.model)
         else Path("runs") / f"{NAME}-{Path(plan.model).name or 'model'}"
     )

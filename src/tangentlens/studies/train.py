@@ -23,6 +23,7 @@ from tangentlens.lens.schedule import log_steps
 from tangentlens.models.device import AUTO, find_device
 from tangentlens.models.keeping import keep_checkpoint, save_tokenizer
 from tangentlens.models.small import Kind, SmallModel, small_model, weight_hash
+from tangentlens.runs.files import Place, as_place
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.run import Run, create_run
 from tangentlens.studies.job import Job
@@ -162,9 +163,15 @@ class TrainPlan:
         text = f"{tokens.vocabulary} types of {self.units}, recipe {known_by}"
         return f"{network.model}, {self.layers} blocks of width {self.width}, {self.steps} steps on {text}"
 
-    def kept(self, run: Run, network: Network) -> Path:
-        """Return the folder that holds the weights of a network's due steps, and its tokenizer."""
-        return run.path / "checkpoints" / network.name
+    def kept(self, out: str | Place, network: Network) -> Path:
+        """Return the folder of a run that holds the weights of a network's due steps, and its tokenizer."""
+        place = as_place(out)
+        if not isinstance(place, Path):
+            raise InputError(
+                f"weights must be kept in a folder, where models can be loaded from, but {place} is a URL; name a "
+                "folder, or leave out --keep"
+            )
+        return place / "checkpoints" / network.name
 
     def untrained(self, network: Network, vocabulary: int) -> nn.Module:
         """Return a network before its training."""
@@ -196,7 +203,7 @@ class Network:
         return Checkpoint(run, f"{self.name}-checkpoint")
 
 
-def run_train(plan: TrainPlan, out: str | Path, watch: Watch = unwatched, only: str | None = None) -> Run:
+def run_train(plan: TrainPlan, out: str | Place, watch: Watch = unwatched, only: str | None = None) -> Run:
     """Train each network of the plan with the lens on, into the run directory `out`; continues if interrupted.
 
     Args:
@@ -205,6 +212,8 @@ def run_train(plan: TrainPlan, out: str | Path, watch: Watch = unwatched, only: 
         watch: Told the progress.
         only: The name of the one network to train; by default all are trained.
     """
+    for network in plan.networks() if plan.keep else ():
+        plan.kept(out, network)
     tokens = plan.tokens()
     sequences, held_out = plan.split(tokens)
     if len(sequences) < plan.batch:
@@ -226,7 +235,7 @@ def run_train(plan: TrainPlan, out: str | Path, watch: Watch = unwatched, only: 
     if plan.keep:
         tokenizer = train_tokenizer(plan.whole_text(), plan.vocabulary)
         for network in plan.networks():
-            save_tokenizer(tokenizer, plan.kept(run, network), plan.length)
+            save_tokenizer(tokenizer, plan.kept(run.path, network), plan.length)
     for network in plan.networks():
         if only in (None, network.name):
             _train_one(plan, network, tokens, run, watch)
@@ -278,7 +287,7 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
 
     def keep(step: int) -> None:
         if plan.keep:
-            keep_checkpoint(model, plan.kept(run, network), step)
+            keep_checkpoint(model, plan.kept(run.path, network), step)
 
     with warnings.catch_warnings():
         # Steps that were measured after the last checkpoint are measured again, to the same numbers.

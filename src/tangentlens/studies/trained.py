@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from tangentlens.lens.settings import check_rank
 from tangentlens.models.device import find_device
 from tangentlens.models.small import weight_hash
 from tangentlens.proxies import DEFAULT
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import Watch
 from tangentlens.runs.run import Run, create_run, is_run, open_run
 from tangentlens.studies.in_hand import NOTHING, InHand
@@ -59,7 +59,7 @@ def begin(
     plan: Any,
     target: str,
     made_by: str,
-    out: str | Path,
+    out: str | Place,
     watch: Watch,
     in_hand: InHand,
     find: Callable[[nn.Module], list[Site]],

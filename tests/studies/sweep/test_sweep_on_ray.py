@@ -40,7 +40,7 @@ def sweep_command(trained, out, *options):
 
 
 def test_it_gives_the_numbers_of_a_sweep_in_one_process(trained, swept, tmp_path):
-    run = run_sweep(sweep_plan(trained), tmp_path / "sweep", machines=Machines(OnRay()))
+    run = run_sweep(sweep_plan(trained), tmp_path / "sweep", machines=Machines(OnRay(), site_groups=2))
     assert_same(run.records, swept.records)
 
 
@@ -78,7 +78,8 @@ def test_commands_that_are_killed_at_random_lose_and_double_nothing(trained, swe
 
         # A command needs some time to begin, and is killed only once it has come further than the one before.
         parts = len(list((out / "records").glob("[!.]*.parquet"))) + more
-        killed_when(sweep_command(trained, out, "--ray", "--quiet"), out, parts, kill_soon)
+        groups = f"--site-groups={1 + more}"
+        killed_when(sweep_command(trained, out, groups, "--ray", "--quiet"), out, parts, kill_soon)
     run = run_sweep(sweep_plan(trained), out)
     assert_same(run.records, swept.records)
 

@@ -6,7 +6,6 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from pathlib import Path
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -24,6 +23,7 @@ from tangentlens.models.load import check_model, load_model, model_name
 from tangentlens.models.loaded import LoadedModel
 from tangentlens.models.loading import Loading
 from tangentlens.models.small import weight_hash
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
@@ -37,7 +37,7 @@ from tangentlens.studies.profile.results import SiteBatch, cells, is_finished, m
 from tangentlens.studies.profile.skipping import measure_preset
 
 
-def run_profile(profile: Profile, out: str | Path, watch: Watch = unwatched, in_hand: InHand = NOTHING) -> Run:
+def run_profile(profile: Profile, out: str | Place, watch: Watch = unwatched, in_hand: InHand = NOTHING) -> Run:
     """Profile every model into the run directory `out`; an interrupted run is continued.
 
     Args:

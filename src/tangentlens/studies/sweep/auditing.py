@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from pathlib import Path
 
+from tangentlens.runs.files import Place
 from tangentlens.runs.run import is_run, open_run
 from tangentlens.studies.audit import AUDIT, AuditPlan
 from tangentlens.studies.sweep.measuring import Look
@@ -25,6 +25,6 @@ def is_audited(look: Look) -> bool:
     return is_run(folder) and bool(open_run(folder).manifest.get("audits"))
 
 
-def audit_folder(look: Look) -> Path:
+def audit_folder(look: Look) -> Place:
     """Return the folder of the run that audits a checkpoint."""
     return look.out / AUDITS / look.part.replace("/", "--")

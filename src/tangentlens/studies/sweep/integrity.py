@@ -20,11 +20,22 @@ BACKWARDS = 0.1
 Facts = Mapping[str, Any]
 
 
-def known_facts(run: Run, series: Series) -> list[dict[str, Any]]:
-    """Return what is known of each checkpoint of a series that has been measured, in the order of steps."""
-    parts = [part_of(series.name, checkpoint) for checkpoint in series.checkpoints]
-    about = [run.about_tensors(part) for part in parts if run.has(part)]
-    return [json.loads(one["facts"]) for one in about if one is not None]
+class KnownFacts:
+    """What is known of the checkpoints of a sweep; that of each is read once, because a store may be far away."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self._read: dict[str, dict[str, Any]] = {}
+
+    def of(self, series: Series) -> list[dict[str, Any]]:
+        """Return what is known of each checkpoint of a series that has been measured, in the order of steps."""
+        written = self.run.parts
+        parts = [part_of(series.name, checkpoint) for checkpoint in series.checkpoints]
+        for part in (one for one in parts if one in written and one not in self._read):
+            about = self.run.about_tensors(part)
+            if about is not None:
+                self._read[part] = json.loads(about["facts"])
+        return [self._read[part] for part in parts if part in self._read]
 
 
 def flags(facts: Sequence[Facts]) -> Iterator[tuple[int, str, str]]:

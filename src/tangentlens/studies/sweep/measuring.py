@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,20 +18,23 @@ from tangentlens.alignment.share import ORDERS
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
-from tangentlens.lens.prediction import SitePrediction, mean_prediction_records, predict, prediction_records
+from tangentlens.lens.measures import Fitting, measure_site
+from tangentlens.lens.prediction import predict
 from tangentlens.lens.records import mean_records, site_records
 from tangentlens.lens.settings import check_rank
 from tangentlens.models.small import weight_hash
 from tangentlens.models.source import Source
 from tangentlens.models.tokenizer import load_tokenizer
 from tangentlens.proxies import named_proxy
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, open_run
-from tangentlens.runs.vocabulary import ACTIVATION, CHECKPOINT, HELD_OUT, LOSS, MEAN_SITE, PROXY
+from tangentlens.runs.vocabulary import HELD_OUT, LOSS, MEAN_SITE
 from tangentlens.studies.subjects import Backward, Subject, model_subject, rows_of_sites
+from tangentlens.studies.sweep.between import between, site_between
 from tangentlens.studies.sweep.downloads import forget
+from tangentlens.studies.sweep.kept_sites import KeptSite, keep_site, kept_site
 from tangentlens.studies.sweep.plan import SweepPlan
 from tangentlens.studies.sweep.series import Checkpoint
 
@@ -52,19 +53,34 @@ class Look:
         tokenizer: Where the tokenizer of the series is.
         out: The run.
         remove: Whether to remove it from the hub's cache afterwards.
+        sites: The names of all sites of its series.
+        group: Those of them that are to be measured here; others have been, or are elsewhere.
     """
 
     plan: SweepPlan
     model: str
     checkpoint: Checkpoint
     tokenizer: str
-    out: Path
+    out: Place
     remove: bool = False
+    sites: tuple[str, ...] = ()
+    group: tuple[str, ...] = ()
 
     @property
     def part(self) -> str:
         """The name of its part of the records, and of its file of tensors."""
         return part_of(self.model, self.checkpoint)
+
+    @property
+    def where(self) -> str:
+        """The sites of the group in words; empty if they are all sites, or none."""
+        if not self.group or self.group == self.sites:
+            return ""
+        return " to ".join(dict.fromkeys((self.group[0], self.group[-1])))
+
+    def at(self, site: str) -> str:
+        """Return the name under which one of its sites is kept."""
+        return f"{self.part} at {site}"
 
     def after(self, earlier: Checkpoint) -> str:
         """Return the name of the part that compares it with an earlier checkpoint."""
@@ -98,29 +114,21 @@ def part_of(model: str, checkpoint: Checkpoint) -> str:
 
 
 def measure_checkpoint(look: Look, earlier: Checkpoint | None) -> None:
-    """Measure one checkpoint into the run and, if an earlier one has been measured, what happened in between.
+    """Measure a group of sites of one checkpoint; once all of its sites are measured, the checkpoint enters the run.
 
     Args:
-        look: The checkpoint.
-        earlier: The one before it, if that has been measured already.
+        look: The checkpoint, and the group of its sites.
+        earlier: The checkpoint before it, if that has been measured already.
     """
-    start = time.perf_counter()
-    run, subject = open_run(look.out), look.subject()
-    _check_finite(subject.model)
-    about, then = look.about(), {} if earlier is None else _subspaces(run, part_of(look.model, earlier))
-    sites = find_sites(subject.model, look.plan.sites)
-    seen = _Seen([], {}, {})
-    records = list(_records(look, subject, sites, then, seen))
-    loss = next(record.value for record in records if record.metric == LOSS)
-    facts = {**_facts(look, subject, sites), "loss": loss, "seconds": round(time.perf_counter() - start, 3)}
-    if earlier is not None:
-        run.write(look.after(earlier), between(about, earlier, seen.predictions, then, seen.subspaces, look.plan.proxy))
-    tensors = {f"{site}/{name}": one.basis for site, of in seen.subspaces.items() for name, one in of.items()}
-    run.save_tensors(look.part, tensors, {"facts": json.dumps(facts)})
-    # A checkpoint whose records are there is not measured again.
-    run.write(look.part, records)
-    if look.remove:
-        forget(look.checkpoint)
+    run = open_run(look.out)
+    if look.group:
+        _measure_group(look, run, earlier)
+    kept = [kept_site(run, look.at(site)) for site in look.sites]
+    sites = [one for one in kept if one is not None]
+    # A group looks for the others after its own sites are kept, so that the last one finds all. Two that end at once
+    # may both do so, and write the same numbers; or one finds that the other has completed it.
+    if len(sites) == len(look.sites):
+        _complete(look, run, earlier, sites)
 
 
 def measure_between(look: Look, earlier: Checkpoint) -> None:
@@ -132,107 +140,78 @@ def measure_between(look: Look, earlier: Checkpoint) -> None:
     """
     run, subject = open_run(look.out), look.subject()
     then, now = (_subspaces(run, part_of(look.model, one)) for one in (earlier, look.checkpoint))
-    sites, fitting = find_sites(subject.model, look.plan.sites), look.fitting(subject)
-    predictions = {
-        site.name: predict(rows, _beside(rows, then.get(site.name, {})), look.plan.rank, fitting)
-        for site, rows, _ in rows_of_sites(subject, "", sites, look.plan.seed)
-        if site.name in now
-    }
-    run.write(look.after(earlier), between(look.about(), earlier, predictions, then, now, look.plan.proxy))
+    sites, fitting, about = find_sites(subject.model, look.sites), look.fitting(subject), look.about()
+    compared = []
+    for site, rows, _ in rows_of_sites(subject, "", sites, look.plan.seed):
+        if site.name in now:
+            before = then.get(site.name, {})
+            prediction = predict(rows, _beside(rows, before), look.plan.rank, fitting)
+            here = replace(about, site=site.name)
+            compared.append(site_between(here, prediction, before, now[site.name], look.plan.proxy))
+    run.write(look.after(earlier), between(about, earlier, compared))
 
 
-@dataclass(frozen=True)
-class _Seen:
-    """What is kept of the sites of a checkpoint.
-
-    Attributes:
-        measured: The measures of each site.
-        predictions: What earlier subspaces take of its gradients, by site.
-        subspaces: What a later checkpoint is compared with, by site.
-    """
-
-    measured: list[SiteMeasures]
-    predictions: dict[str, SitePrediction]
-    subspaces: dict[str, Mapping[str, Subspace]]
-
-
-def _records(
-    look: Look, subject: Subject, sites: Sequence[Site], then: Mapping[str, Mapping[str, Subspace]], seen: _Seen
-) -> Iterator[Record]:
-    """Yield the records of a checkpoint at all sites, and of their mean; put into `seen` what else is needed."""
-    about, fitting = look.about(), look.fitting(subject)
-    for number, (site, rows, loss) in enumerate(rows_of_sites(subject, "", sites, look.plan.seed)):
-        if number == 0:
-            yield replace(about, quantity=LOSS, metric=LOSS, value=loss, detail=HELD_OUT, n=len(rows.tokens))
-        here = replace(about, site=site.name, depth=site.depth)
-        try:
-            measured = measure_site(rows, None, fitting)
-        except InputError as error:
-            yield here.unmeasured(str(error))
-            continue
-        seen.measured.append(measured)
-        yield from site_records(here, measured, subject.token_name)
-        _keep(site, rows, measured, then.get(site.name, {}), fitting, seen)
-    if len(seen.measured) == len(sites):
-        yield from mean_records(replace(about, site=MEAN_SITE), seen.measured)
+def _measure_group(look: Look, run: Run, earlier: Checkpoint | None) -> None:
+    """Measure the sites of a group, and keep each as it is measured."""
+    subject = look.subject()
+    _check_finite(subject.model)
+    then = {} if earlier is None else _subspaces(run, part_of(look.model, earlier))
+    sites, fitting = find_sites(subject.model, look.group), look.fitting(subject)
+    for site, rows, loss in rows_of_sites(subject, "", sites, look.plan.seed):
+        kept = _measured(look, subject, site, rows, then.get(site.name, {}), fitting)
+        if earlier is not None:
+            kept = replace(kept, earlier=earlier.label)
+        if site.name == look.sites[0]:
+            kept = replace(kept, facts={**_facts(look, subject), "loss": loss, "loss_tokens": len(rows.tokens)})
+        keep_site(run, look.at(site.name), kept)
 
 
-def _keep(
-    site: Site,
-    rows: TokenRows,
-    measured: SiteMeasures,
-    then: Mapping[str, Subspace],
-    fitting: Fitting,
-    seen: _Seen,
-) -> None:
-    """Compare a site with the checkpoint before, and keep what the one after it will be compared with."""
+def _measured(
+    look: Look, subject: Subject, site: Site, rows: TokenRows, then: Mapping[str, Subspace], fitting: Fitting
+) -> KeptSite:
+    """Return what is measured at a site, and how it compares with the subspaces of the checkpoint before."""
+    here = replace(look.about(), site=site.name)
+    in_depth = replace(here, depth=site.depth)
+    try:
+        measured = measure_site(rows, None, fitting)
+    except InputError as error:
+        return KeptSite([in_depth.unmeasured(str(error))])
+    kept = KeptSite(list(site_records(in_depth, measured, subject.token_name)), measured)
     name, _ = named_proxy(fitting.proxy)
     fitted = {one: measured.subspaces[one] for one in dict.fromkeys((name, "pca")) if one in measured.subspaces}
     if name not in fitted:
-        return
+        return kept
     prediction = predict(rows, _beside(rows, then), fitted[name].rank, fitting)
-    seen.predictions[site.name] = prediction
-    kept = {**fitted, GRADIENTS_THEN: prediction.leading}
+    spaces = {**fitted, GRADIENTS_THEN: prediction.leading}
     # With the digits that are written, so that it does not matter when two checkpoints are compared.
-    seen.subspaces[site.name] = {name: Subspace(one.basis.float().cpu()) for name, one in kept.items()}
+    now = {name: Subspace(one.basis.float().cpu()) for name, one in spaces.items()}
+    return replace(kept, subspaces=now, between=site_between(here, prediction, then, now, look.plan.proxy))
 
 
-def between(
-    about: Record,
-    earlier: Checkpoint,
-    predictions: Mapping[str, SitePrediction],
-    then: Mapping[str, Mapping[str, Subspace]],
-    now: Mapping[str, Mapping[str, Subspace]],
-    proxy: str,
-) -> Iterator[Record]:
-    """Yield what happened between two checkpoints: later gradients in earlier subspaces, and how subspaces turned.
-
-    Args:
-        about: What the records of the later checkpoint have in common.
-        earlier: The earlier checkpoint.
-        predictions: What its subspaces take of the later gradients, by site.
-        then: Its subspaces, by site and name.
-        now: Those of the later checkpoint.
-        proxy: The name of the proxy.
-    """
-    yield replace(about, quantity=CHECKPOINT, metric="earlier_step", value=float(earlier.step), detail=earlier.label)
-    overlaps: dict[str, list[float]] = {}
-    for site, prediction in predictions.items():
-        here = replace(about, site=site)
-        yield from prediction_records(here, prediction)
-        for name in [one for one in then.get(site, {}) if one != GRADIENTS_THEN and one in now[site]]:
-            value = then[site][name].overlap(now[site][name])
-            overlaps.setdefault(name, []).append(value)
-            yield _overlap(here, name, proxy, then[site][name].rank, value)
-    about = replace(about, site=MEAN_SITE)
-    yield from mean_prediction_records(about, list(predictions.values()))
-    for name, values in overlaps.items():
-        yield _overlap(about, name, proxy, None, sum(values) / len(values))
-
-
-def _overlap(about: Record, name: str, proxy: str, rank: int | None, value: float) -> Record:
-    detail = PROXY if name == proxy else ""
-    return replace(about, quantity=ACTIVATION, metric="overlap", variant=name, rank=rank, value=value, detail=detail)
+def _complete(look: Look, run: Run, earlier: Checkpoint | None, sites: Sequence[KeptSite]) -> None:
+    """Write a checkpoint into the run, from what was kept of all of its sites."""
+    about, facts = look.about(), sites[0].facts
+    # Sites that a command which was interrupted compared with another checkpoint are compared later.
+    if earlier is not None and all(site.earlier == earlier.label for site in sites):
+        compared = [site.between for site in sites if site.between is not None]
+        run.write(look.after(earlier), between(about, earlier, compared))
+    loss = replace(about, quantity=LOSS, metric=LOSS, value=facts["loss"], detail=HELD_OUT, n=facts["loss_tokens"])
+    records = [loss, *(record for site in sites for record in site.records)]
+    measured = [site.measured for site in sites if site.measured is not None]
+    if len(measured) == len(sites):
+        records += mean_records(replace(about, site=MEAN_SITE), measured)
+    bases = {
+        f"{name}/{variant}": one.basis
+        for name, site in zip(look.sites, sites, strict=True)
+        for variant, one in site.subspaces.items()
+    }
+    run.save_tensors(look.part, bases, {"facts": json.dumps(facts)})
+    # A checkpoint whose records are there is not measured again.
+    run.write(look.part, records)
+    for name in look.sites:
+        run.remove_tensors(look.at(name))
+    if look.remove:
+        forget(look.checkpoint)
 
 
 def _beside(rows: TokenRows, kept: Mapping[str, Subspace]) -> dict[str, Subspace]:
@@ -256,7 +235,7 @@ def model_facts(subject: Subject) -> dict[str, Any]:
     return {**subject.facts, "kind": subject.kind, "width": subject.width, "parameters": parameters}
 
 
-def _facts(look: Look, subject: Subject, sites: Sequence[Site]) -> dict[str, Any]:
+def _facts(look: Look, subject: Subject) -> dict[str, Any]:
     """Return what identifies a checkpoint, for the tests of a series as a whole."""
     return {
         **model_facts(subject),
@@ -264,7 +243,7 @@ def _facts(look: Look, subject: Subject, sites: Sequence[Site]) -> dict[str, Any
         "step": look.checkpoint.step,
         "weights_sha256": weight_hash(subject.model),
         "tokens_sha256": _tokens_hash(subject.batches),
-        "sites": [site.name for site in sites],
+        "sites": list(look.sites),
         "tokenizer_differs": _tokenizer_differs(look),
     }
 

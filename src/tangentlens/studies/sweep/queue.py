@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from tangentlens.studies.sweep.series import Checkpoint
 
@@ -61,6 +62,21 @@ class Queue:
             if earlier.label not in self.failed:
                 return earlier if earlier.label in self.done else None
         return None
+
+
+def split(sites: Sequence[str], n_groups: int) -> list[tuple[str, ...]]:
+    """Return sites in groups of about equal size, none of them empty unless there is no site at all.
+
+    Neighbours stay together: gradients begin at the first site of a group, so that late groups have short passes.
+
+    >>> split(["a", "b", "c", "d", "e"], 2)
+    [('a', 'b'), ('c', 'd', 'e')]
+    >>> split(["a"], 2), split([], 2)
+    ([('a',)], [()])
+    """
+    n_groups = max(min(n_groups, len(sites)), 1)
+    ends = [len(sites) * number // n_groups for number in range(n_groups + 1)]
+    return [tuple(sites[first:end]) for first, end in pairwise(ends)]
 
 
 def _middle_of_longest(places: Sequence[int]) -> int:

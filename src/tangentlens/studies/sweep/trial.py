@@ -16,6 +16,7 @@ from tangentlens.models.tokenizer import has_tokenizer
 from tangentlens.studies.subjects import Subject, held_bytes, rows_of_sites
 from tangentlens.studies.sweep.measuring import Look, model_facts
 from tangentlens.studies.sweep.plan import SweepPlan
+from tangentlens.studies.sweep.queue import split
 from tangentlens.studies.sweep.series import Series
 
 # Of a series, so many checkpoints may fail to load before all are taken to.
@@ -27,8 +28,8 @@ class Cost:
     """What one checkpoint takes.
 
     Attributes:
-        seconds: The time, without downloads, on this machine.
-        memory: Bytes of memory: weights, rows that are held, and logits.
+        seconds: The time, without downloads, on this machine, one task after the other.
+        memory: Bytes of memory for each task: weights, rows that are held, and logits.
         disk: Bytes of results.
     """
 
@@ -82,15 +83,17 @@ def try_out(plan: SweepPlan, series: Series) -> Mapping[str, Any]:
     """
     check_alike(series)
     subject = _first_that_loads(plan, series)[1]
-    return {**model_facts(subject), "checkpoints": len(series.checkpoints)}
+    sites = [site.name for site in find_sites(subject.model, plan.sites)]
+    return {**model_facts(subject), "checkpoints": len(series.checkpoints), "sites": sites}
 
 
-def expected_cost(plan: SweepPlan, series: Series) -> Cost:
+def expected_cost(plan: SweepPlan, series: Series, site_groups: int) -> Cost:
     """Return what a checkpoint will take, from all gradients of one and the measures of one site.
 
     Args:
         plan: The plan.
         series: The series.
+        site_groups: Into how many tasks the sites of a checkpoint are split.
     """
     check_alike(series)
     start = time.perf_counter()
@@ -104,7 +107,10 @@ def expected_cost(plan: SweepPlan, series: Series) -> Cost:
     logits = 3 * 4 * subject.batches[0]["input_ids"].numel() * len(subject.counts)
     # A basis of three subspaces, and some thousand records, for each site.
     disk = len(sites) * (3 * 4 * plan.rank * subject.width + 2**17)
-    return Cost(shared + len(sites) * one_site, weights + held_bytes(subject, len(sites)) + logits, disk)
+    groups = split([site.name for site in sites], site_groups)
+    # Each group loads the model and runs it.
+    seconds = len(groups) * shared + len(sites) * one_site
+    return Cost(seconds, weights + held_bytes(subject, len(groups[-1])) + logits, disk)
 
 
 def _seconds(work: Callable[[], object]) -> float:

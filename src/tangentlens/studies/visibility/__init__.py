@@ -14,6 +14,7 @@ from tangentlens.models.load import load_model
 from tangentlens.models.loaded import LoadedModel
 from tangentlens.models.loading import Loading
 from tangentlens.models.small import weight_hash
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
@@ -27,12 +28,12 @@ from tangentlens.studies.visibility.synthetic import SYNTHETIC, synthetic_record
 NAME = "visibility"
 
 
-def run_visibility(plan: VisibilityPlan, out: str | Path, watch: Watch = unwatched) -> Run:
+def run_visibility(plan: VisibilityPlan, out: str | Place, watch: Watch = unwatched) -> Run:
     """Measure visible curvature over alpha into the run directory `out`; an interrupted run is continued."""
     return _of_manifolds(plan, out, watch) if plan.model is None else _of_model(plan, plan.model, out, watch)
 
 
-def _of_manifolds(plan: VisibilityPlan, out: str | Path, watch: Watch) -> Run:
+def _of_manifolds(plan: VisibilityPlan, out: str | Place, watch: Watch) -> Run:
     defaults = {field.name: field.default for field in fields(plan) if field.name not in ("anchors", "seed")}
     unused = [name for name, default in defaults.items() if getattr(plan, name) != default]
     if unused:
@@ -45,7 +46,7 @@ def _of_manifolds(plan: VisibilityPlan, out: str | Path, watch: Watch) -> Run:
     return run
 
 
-def _of_model(plan: VisibilityPlan, model: str, out: str | Path, watch: Watch) -> Run:
+def _of_model(plan: VisibilityPlan, model: str, out: str | Place, watch: Watch) -> Run:
     loaded = load_model(model, Loading.of(plan))
     text = Text(None if plan.text is None else Path(plan.text))
     sites = find_sites(loaded.model, plan.sites)
