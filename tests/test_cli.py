@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -124,6 +125,39 @@ def test_report_prints_findings_and_where_things_are(run):
     assert "of the gradient's energy (order 1), averaged over sites" in done.stdout
     assert f"Report: {run.path / 'report.html'}" in done.stdout
     assert tangentlens("report", run.path, "--quiet").stdout == ""
+
+
+def test_several_runs_have_a_report_of_their_own(run, tmp_path):
+    one, other = (shutil.copytree(run.path, tmp_path / name) for name in ("one", "other"))
+    for path in (one, other):
+        (path / "report.html").unlink(missing_ok=True)
+    assert tangentlens("report", one, "--quiet").returncode == 0
+    before = (one / "report.html").read_bytes()
+    done = tangentlens("report", one, other)
+    assert f"Report: {tmp_path / 'report-one-other.html'}" in done.stdout
+    assert (one / "report.html").read_bytes() == before
+    assert "How do the runs differ?" in (tmp_path / "report-one-other.html").read_text()
+    # A folder of runs has one too.
+    assert tangentlens("report", tmp_path, "--quiet").returncode == 0
+    assert (tmp_path / "report.html").exists()
+
+
+def test_figures_are_written_for_a_paper(run, tmp_path):
+    pytest.importorskip("kaleido")
+    if not (shutil.which("chromium") or shutil.which("google-chrome")):
+        pytest.skip("no chromium on this machine")
+    done = tangentlens("report", run.path, "--out", tmp_path / "r.html", "--figures", tmp_path / "figures", "--json")
+    files = [Path(file) for file in json.loads(done.stdout)["files"]]
+    assert {file.suffix for file in files} == {".pdf", ".tex"}
+    assert all(file.read_bytes().startswith(b"%PDF") for file in files[:-1])
+    assert len(files) == text_figures(tmp_path / "r.html") + 1
+    assert r"semi\_nmf" in (tmp_path / "figures" / "shares.tex").read_text()
+    says = "a format must be one of pdf, svg, png, but is 'gif'"
+    fails(1, "report", run.path, "--figures", tmp_path / "figures", "--format", "gif", says=says)
+
+
+def text_figures(page):
+    return len(re.findall(r'id="figure-\d+-data"', page.read_text()))
 
 
 def test_profile_prints_a_table_and_its_run_is_one_that_report_opens(tmp_path):

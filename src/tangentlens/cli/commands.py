@@ -15,8 +15,7 @@ from rich.markup import escape
 from rich.padding import Padding
 
 from tangentlens.alignment.tangent_planes import VERDICTS
-from tangentlens.cli.console import print_report
-from tangentlens.cli.making import make_run, write
+from tangentlens.cli.making import make_run, run_and_report, write
 from tangentlens.cli.options import (
     Bos,
     Device,
@@ -40,8 +39,6 @@ from tangentlens.geometry.massive import THRESHOLD
 from tangentlens.geometry.measures import NAMES, USUAL
 from tangentlens.models.device import AUTO
 from tangentlens.proxies import DEFAULT, PROXIES
-from tangentlens.runs.files import as_place
-from tangentlens.runs.run import runs_in
 from tangentlens.studies.audit import AuditPlan
 from tangentlens.studies.profile import Profile
 from tangentlens.studies.profile.presets import PRESETS
@@ -337,32 +334,6 @@ def visibility(
     run_and_report("visibility", plan, out, quiet, as_json)
 
 
-@app.command(epilog="Example: tangentlens report runs/demo --out demo.html")
-def report(
-    runs: Annotated[list[str], typer.Argument(help="Run directories or URLs; several are drawn together.")],
-    out: Annotated[str | None, typer.Option(help="The HTML file; report.html in the first run by default.")] = None,
-    quiet: Quiet = False,
-    as_json: Json = False,
-) -> None:
-    """Write one self-contained HTML file, and print the findings."""
-    places = [as_place(path) for path in runs]
-    page = write(*(run for path in places for run in runs_in(path)), out=None if out is None else as_place(out))
-    if as_json:
-        findings = [asdict(finding) for finding in page.findings]
-        tables = [{"title": table.title, "rows": table.frame.to_dicts()} for table in page.tables]
-        told = {
-            "runs": [str(path) for path in places],
-            "report": str(page.path),
-            "findings": findings,
-            "tables": tables,
-        }
-        sys.stdout.write(json.dumps(told, indent=2) + "\n")
-    elif not quiet:
-        console = Console(highlight=False)
-        print_report(console, page)
-        console.print(f"\nRun:    {', '.join(str(path) for path in places)}\nReport: {page.path}", soft_wrap=True)
-
-
 @app.command(epilog="Example: tangentlens doctor --json")
 def doctor(as_json: Json = False) -> None:
     """Check versions, threads, device and disk; say what would not work here, and why.
@@ -386,9 +357,3 @@ def doctor(as_json: Json = False) -> None:
 def text_name(text: Path | None) -> str | None:
     """Return the text file as plans have it."""
     return None if text is None else str(text)
-
-
-def run_and_report(study: str, plan: object, out: str | None, quiet: bool, as_json: bool, given: object = None) -> None:
-    """Make the run of a plan, and print its report; `given` is what else the job takes."""
-    run = make_run(study, plan, out, quiet or as_json, given)
-    report([str(run.path)], quiet=quiet, as_json=as_json)

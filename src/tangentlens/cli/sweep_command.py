@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 
 from tangentlens.alignment.tangent_test import CONTROLS
-from tangentlens.cli.commands import app, run_and_report, text_name
+from tangentlens.cli.commands import app, text_name
 from tangentlens.cli.console import print_table
+from tangentlens.cli.making import run_and_report
 from tangentlens.cli.options import (
     Bos,
     Cpus,
