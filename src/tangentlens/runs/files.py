@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
@@ -126,7 +127,8 @@ def write_whole(path: Place, data: bytes) -> None:
     if isinstance(path, Remote):
         path.put(data)
         return
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Processes of several machines may write the same file at once, and their numbers may be equal.
+    draft = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.tmp")
     try:
         with draft.open("wb") as file:
             file.write(data)
