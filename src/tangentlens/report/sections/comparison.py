@@ -36,11 +36,13 @@ _NUMBERS = ("value", "ci_low", "ci_high")
 def differences(records: pl.DataFrame) -> pl.DataFrame:
     """Return how each run differs from the first, at every step that both have: what, between which, by how much."""
     runs = records["run"].unique(maintain_order=True).to_list()
+    if len(runs) < 2:
+        return pl.DataFrame(schema={"what": pl.String, "step": pl.Int64})
     kept = [records.filter(chosen).with_columns(what=pl.lit(what)) for what, chosen in _COMPARED.items()]
     rows = pl.concat(kept).filter(pl.col("value").is_finite())
     first = _one_model(rows.filter(pl.col("run") == runs[0]))
     found = [_pairs(first, _one_model(rows.filter(pl.col("run") == run)), runs[0], run) for run in runs[1:]]
-    return pl.concat(found) if found else pl.DataFrame(schema={"what": pl.String, "step": pl.Int64})
+    return pl.concat(found)
 
 
 def _one_model(rows: pl.DataFrame) -> pl.DataFrame:
