@@ -8,6 +8,7 @@ from hypothesis import settings
 
 # Tests run side by side, one to a core; and the same examples every time.
 torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start
 os.environ["HF_HUB_OFFLINE"] = "1"
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("repeatable")

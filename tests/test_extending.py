@@ -260,10 +260,10 @@ def own_proxy(rows, rank, seed):
     return tl.Subspace.span(rows[:rank].double(), rank=rank)
 
 
-def trained(name, make=tl.Lens, **settings):
+def trained(name, sites="resid.1", **settings):
     model = tiny_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watch = ToyCallback(model, sites="resid", rank=4, every=1, run=folder / name, **settings)
+    watch = ToyCallback(model, sites=sites, rank=4, every=1, run=folder / name, **settings)
     watch.begin()
     for step in range(2):
         loss = model(**tiny_batch(step)).loss
@@ -275,7 +275,7 @@ def trained(name, make=tl.Lens, **settings):
     return tl.open_run(folder / name)
 
 
-run = trained("integration")
+run = trained("integration", sites="resid")
 records = run.records
 told["integration"] = records.filter(metric="share")["step"].unique().to_list()
 told["measure in lens"] = records.filter(metric="toy_measure")["site"].unique().sort().to_list()

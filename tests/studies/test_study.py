@@ -72,7 +72,7 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
     whole = study.run("smoke", Inputs(tmp_path / "whole"))[0].records.drop("run")
 
     def stop(progress):
-        if (progress.task, progress.done) == ("encoder", 5):
+        if (progress.task, progress.done) == ("encoder", 2):
             raise Interrupted
 
     with pytest.raises(Interrupted):
@@ -81,18 +81,19 @@ def test_a_study_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
     assert resumed.records.drop("run").equals(whole)
     facts = resumed.manifest["models"]["decoder"]
     assert facts["kind"] == "decoder"
-    assert facts["family"].startswith("decoder, 2 blocks of width 32, 9 steps on ")
+    assert facts["family"].startswith("decoder, 2 blocks of width 32, 3 steps on ")
     assert len(facts["weights_sha256"]) == 64
     with pytest.raises(InputError, match="holds a run with another configuration"):
         study.run("small", Inputs(tmp_path / "parts"))
 
 
 def test_models_of_a_study_that_are_made_apart_give_the_same_numbers(tmp_path):
-    plan = replace(TINY, models=("decoder",), seeds=2, held_out=0.2)
+    plan = replace(TINY, models=("decoder",), seeds=2, held_out=0.2, steps=3, sites=("resid.1",))
 
     def parts(scale, inputs):
         trained = str(inputs.out / "training")
-        return [Part("training", TRAIN, plan), Part("test", TEST, TestPlan(trained, rank=4, tokens=256))]
+        test = TestPlan(trained, sites="resid.1", rank=4, tokens=256)
+        return [Part("training", TRAIN, plan), Part("test", TEST, test)]
 
     study = Study("toys", "Toys.", (), {"smoke": "seconds"}, parts)
     whole = study.run("smoke", Inputs(tmp_path / "whole"))

@@ -68,23 +68,15 @@ def test_sites_that_do_not_fit_into_memory_have_passes_of_their_own(decoder, run
     assert again.records.drop("run").equals(run.records.drop("run"))
 
 
-def test_it_goes_on_where_it_stopped(decoder, run, tmp_path):
-    def stop(progress):
-        if progress.task.endswith("(untrained)"):
-            raise KeyboardInterrupt
+def test_it_goes_on_where_it_stopped_and_tests_no_site_again(decoder, run, tmp_path, monkeypatch):
+    """Stopped among the sites of the model, and once more between the model and its nulls."""
 
-    plan = TestPlan(decoder, **SMALL, nulls=True)
-    with pytest.raises(KeyboardInterrupt):
-        run_test(plan, tmp_path / "run", stop)
-    tasks = set()
-    again = run_test(plan, tmp_path / "run", lambda progress: tasks.add(progress.task))
-    assert tasks == {"decoder (untrained)", "decoder (shuffled labels)"}
-    assert again.records.drop("run").equals(run.records.drop("run"))
-
-
-def test_a_site_that_was_tested_is_not_tested_again(decoder, run, tmp_path, monkeypatch):
     def stop(progress):
         if progress.done == 2:
+            raise KeyboardInterrupt
+
+    def stop_later(progress):
+        if progress.task.endswith("(untrained)"):
             raise KeyboardInterrupt
 
     plan = TestPlan(decoder, **SMALL, nulls=True)
@@ -99,8 +91,12 @@ def test_a_site_that_was_tested_is_not_tested_again(decoder, run, tmp_path, monk
         return subject_rows(subject, which, sites, seed)
 
     monkeypatch.setattr(subjects, "subject_rows", rows)
-    again = run_test(plan, tmp_path / "run")
-    assert asked[0] == ("", ["resid.2", "resid.3"])
+    with pytest.raises(KeyboardInterrupt):
+        run_test(plan, tmp_path / "run", stop_later)
+    assert asked == [("", ["resid.2", "resid.3"])]
+    tasks = set()
+    again = run_test(plan, tmp_path / "run", lambda progress: tasks.add(progress.task))
+    assert tasks == {"decoder (untrained)", "decoder (shuffled labels)"}
     assert len(asked) == 3
     assert again.records.drop("run").equals(run.records.drop("run"))
 

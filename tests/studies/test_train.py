@@ -32,6 +32,13 @@ def whole(tmp_path_factory):
     return run_train(TINY, tmp_path_factory.mktemp("study") / "whole")
 
 
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    """The decoder alone, once more, with its checkpoints kept."""
+    plan = replace(TINY, models=("decoder",), keep=True)
+    return run_train(plan, tmp_path_factory.mktemp("study") / "kept")
+
+
 def test_every_site_step_and_control_of_both_models_is_there(whole):
     records = whole.records
     shares = records.filter(pl.col("metric") == "share", pl.col("freq_bin") == "all")
@@ -58,27 +65,30 @@ def test_the_manifest_holds_configuration_data_hash_and_weight_hashes(whole):
     assert {len(manifest["models"][name]["initial_weights_sha256"]) for name in ("decoder", "encoder")} == {64}
 
 
-def test_same_seed_same_numbers_another_seed_others(whole, tmp_path):
-    alone = replace(TINY, models=("decoder",))
-    again = run_train(alone, tmp_path / "again").records
-    other = run_train(replace(alone, seed=1, steps=2, sites=("resid.1",)), tmp_path / "other").records
+def test_same_seed_same_numbers_another_seed_others(whole, kept, tmp_path):
+    another = replace(TINY, models=("decoder",), seed=1, steps=2, sites=("resid.1",))
+    other = run_train(another, tmp_path / "other").records
     expected = whole.records.filter(model="decoder")
-    assert again.drop("run").equals(expected.drop("run"))
+    assert kept.records.drop("run").equals(expected.drop("run"))
     assert other.filter(metric="loss", step=0)["value"][0] != expected.filter(metric="loss", step=0)["value"][0]
 
 
 # A step may have been measured after the last checkpoint; it is abandoned and measured again.
-@pytest.mark.parametrize("moment", [("decoder", 5), ("encoder", 4)])
-def test_stopped_anywhere_it_is_readable_and_goes_on_to_the_same_numbers(whole, tmp_path, moment):
-    def stop(progress):
-        if (progress.task, progress.done) == moment and progress.note:
-            raise Interrupted
+def test_stopped_anywhere_it_is_readable_and_goes_on_to_the_same_numbers(whole, tmp_path):
+    before = 0
+    # After the last step of one network, and in the middle of the other.
+    for moment in (("decoder", 5), ("encoder", 4)):
 
-    with pytest.raises(Interrupted):
-        run_train(TINY, tmp_path / "parts", stop)
-    half = open_run(tmp_path / "parts")
-    assert 0 < half.records.height < whole.records.height
-    assert write_report([half], tmp_path / "half.html", SECTIONS).path.stat().st_size > 0
+        def stop(progress, moment=moment):
+            if (progress.task, progress.done) == moment and progress.note:
+                raise Interrupted
+
+        with pytest.raises(Interrupted):
+            run_train(TINY, tmp_path / "parts", stop)
+        half = open_run(tmp_path / "parts")
+        assert before < half.records.height < whole.records.height
+        before = half.records.height
+        assert write_report([half], tmp_path / "half.html", SECTIONS).path.stat().st_size > 0
     resumed = run_train(TINY, tmp_path / "parts").records
     assert resumed.drop("run").equals(whole.records.drop("run"))
 
@@ -88,8 +98,9 @@ def test_a_network_that_is_not_trained_to_its_end_is_of_another_family(whole, tm
         if progress.done == TINY.steps - 1 and progress.note:
             raise Interrupted
 
+    # What is looked at is no part of a family.
     with pytest.raises(Interrupted):
-        run_train(TINY, tmp_path / "half", stop)
+        run_train(replace(TINY, models=("decoder",), sites=("resid.1",)), tmp_path / "half", stop)
     families = [
         next(subjects_of(str(path), Backward.of(TestPlan(str(path))), unwatched)).facts["family"]
         for path in (whole.path, tmp_path / "half")
@@ -143,21 +154,18 @@ def test_a_rank_above_half_the_width_is_refused():
         TrainPlan(rank=65)
 
 
-def test_checkpoints_that_a_training_keeps_can_be_swept(tmp_path):
+def test_checkpoints_that_a_training_keeps_can_be_swept(kept, tmp_path):
     """The weights that a step of the training began with give the loss that the training had, on its tokens."""
-    plan = replace(TINY, models=("decoder",), keep=True)
-    run = run_train(plan, tmp_path / "run")
-    folder = tmp_path / "run" / "checkpoints" / "decoder"
-    kept = sorted(int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-*"))
-    assert kept == plan.schedule()
-    swept = run_sweep(
-        SweepPlan((str(folder),), sites="resid.1", rank=4, tokens=256, length=16, controls=("random",)), tmp_path / "s"
-    )
-    assert sorted(swept.records["step"].unique()) == kept
+    folder = kept.path / "checkpoints" / "decoder"
+    steps = sorted(int(path.name.rpartition("-")[2]) for path in folder.glob("checkpoint-*"))
+    assert steps == TINY.schedule()
+    small = {"sites": "resid.1", "rank": 4, "tokens": 256, "length": 16, "controls": ("random",)}
+    swept = run_sweep(SweepPlan((str(folder),), **small), tmp_path / "swept")
+    assert sorted(swept.records["step"].unique()) == steps
     assert swept.records.filter(metric="unmeasured").is_empty()
-    model = AutoModelForCausalLM.from_pretrained(folder / f"checkpoint-{kept[-1]}")
-    sequences, _ = plan.split(plan.tokens())
-    chosen, _ = draw(sequences, plan.batch, 0, kept[-1])
-    told = run.records.filter(metric="loss", model="decoder", step=kept[-1])["value"].item()
+    model = AutoModelForCausalLM.from_pretrained(folder / f"checkpoint-{steps[-1]}")
+    sequences, _ = TINY.split(TINY.tokens())
+    chosen, _ = draw(sequences, TINY.batch, 0, steps[-1])
+    told = kept.records.filter(metric="loss", model="decoder", step=steps[-1])["value"].item()
     with torch.no_grad():
         assert float(model(input_ids=chosen, labels=chosen).loss) == pytest.approx(told, rel=1e-5)

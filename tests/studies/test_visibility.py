@@ -12,6 +12,7 @@ from tangentlens.report.reading import read_runs
 from tangentlens.runs.records import KEY, Record, as_frame
 from tangentlens.runs.run import create_run
 from tangentlens.runs.vocabulary import NULL, P_VALUE_OF, derived
+from tangentlens.studies.visibility import model as in_models
 from tangentlens.studies.visibility import run_visibility
 from tangentlens.studies.visibility.model import one_per_type, visibility_records
 from tangentlens.studies.visibility.plan import ALPHAS, CORRELATION, FELL, RATIO, VISIBLE, VisibilityPlan
@@ -82,7 +83,8 @@ def test_a_model_is_looked_at_one_occurrence_a_type(model):
     torch.testing.assert_close(embedded[1]["embed"], loaded.model.get_input_embeddings().weight[embedded[0]].detach())
 
 
-def test_a_model_has_the_curve_at_every_site_and_goes_on_where_it_stopped(model, tmp_path):
+def test_a_model_has_the_curve_at_every_site_and_goes_on_where_it_stopped(model, tmp_path, monkeypatch):
+    monkeypatch.setattr(in_models, "_PERMUTATIONS", 99)
     plan = VisibilityPlan(model, dimension=2, **SMALL)
     whole = run_visibility(plan, tmp_path / "whole", quiet)
 
@@ -107,7 +109,8 @@ def test_a_model_has_the_curve_at_every_site_and_goes_on_where_it_stopped(model,
     assert TokenCounts.load(whole).counts.sum() == whole.manifest["counts"]["tokens"]
 
 
-def test_frequency_that_falls_around_one_place_falls_with_the_distance_and_dealt_out_it_does_not():
+def test_frequency_that_falls_around_one_place_falls_with_the_distance_and_dealt_out_it_does_not(monkeypatch):
+    monkeypatch.setattr(in_models, "_PERMUTATIONS", 199)
     made = manifolds.quadratic(3000, 2, 8, seed=1)
     far = (made.rows - made.rows[made.curvature.argmax()]).norm(dim=1).argsort().argsort().double() + 1
     dealt = torch.randperm(3000, generator=torch.Generator().manual_seed(0))

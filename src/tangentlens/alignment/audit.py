@@ -106,9 +106,9 @@ def audit(
 
     >>> import torch
     >>> from tangentlens import manifolds
-    >>> ball = manifolds.sphere(2000, dimension=2, dim=12).rows
+    >>> ball = manifolds.sphere(800, dimension=2, dim=12).rows
     >>> outward = ball - ball.mean(dim=0)
-    >>> audit(ball, outward, torch.arange(2000) // 20, rank=4).says
+    >>> audit(ball, outward, torch.arange(800) // 20, rank=4).says
     'normal'
     """
     fit, test = TokenRows.of(activations, gradients, sequences, tokens, targets).halves()

@@ -20,14 +20,17 @@ _PLANS = {
 }
 # Tokens of held-out text whose gradients are looked at after training.
 _TOKENS = {"smoke": 512, "small": 8192, "full": 32_768}
+# Where the tangent test looks.
+_SITES: dict[str, str] = {"smoke": "resid.1", "small": "resid", "full": "resid"}
 
 
 def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
     plan = replace(_PLANS[scale], text=inputs.text, device=inputs.device)
     trained, tokens = str(inputs.out / "training"), _TOKENS[scale]
+    test = TestPlan(trained, sites=_SITES[scale], rank=plan.rank, nulls=True, tokens=tokens, device=inputs.device)
     return [
         Part("training", TRAIN, plan),
-        Part("test", TEST, TestPlan(trained, rank=plan.rank, nulls=True, tokens=tokens, device=inputs.device)),
+        Part("test", TEST, test),
         Part("audit", AUDIT, AuditPlan(trained, rank=plan.rank, tokens=tokens, device=inputs.device)),
     ]
 

@@ -36,7 +36,7 @@ _SMALL = TrainPlan(
 )
 _SCALES = {
     "smoke": _Scale(
-        replace(_SMALL, seeds=2, units="symbols", size=10_000, length=32, layers=2, width=32, steps=25, rank=8),
+        replace(_SMALL, seeds=2, units="symbols", size=3000, length=32, layers=2, width=32, steps=5, rank=8),
         epoch_sites=("resid.1",),
     ),
     "small": _Scale(_SMALL, epoch_sites=("resid.3",)),
@@ -70,7 +70,7 @@ SHAPE_OF_LEARNING = Study(
         *("12a", "12b", "13", "14a", "14b", "14c", "15", "20"),
     ),
     costs={
-        "smoke": "about a minute on two cores; characters of the built-in text",
+        "smoke": "less than half a minute on two cores; characters of the built-in text",
         "small": "about 25 minutes on two cores; needs enwik8 (--text)",
         "full": "twenty networks of 85 million parameters; days on one GPU (estimated, not measured); needs enwik8",
     },
