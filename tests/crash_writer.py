@@ -1,5 +1,7 @@
 """The process that `test_crash` kills: it writes parts and says so after each."""
 
+import os
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 
 from tangentlens.runs.records import Record
@@ -20,6 +22,12 @@ def write(path: str, acknowledge: Connection) -> None:
                 part, [Record(model="m", metric="loss", step=step, seed=i, value=step + i / 100) for i in range(ROWS)]
             )
             acknowledge.send(step)
+
+
+def write_with(environment: Mapping[str, str], path: str, acknowledge: Connection) -> None:
+    """Write with these variables: the server that processes are forked from may be older than they are."""
+    os.environ.update(environment)
+    write(path, acknowledge)
 
 
 def describe(path: str, name: str) -> None:

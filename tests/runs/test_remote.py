@@ -1,6 +1,7 @@
 """What holds for a run holds in a folder, in memory and on an S3 server; and what cannot be reached is said."""
 
 import multiprocessing
+import os
 import random
 import shutil
 import sys
@@ -243,7 +244,7 @@ def test_a_process_that_is_killed_leaves_whole_parts(bucket, tmp_path):
     url, chance, acknowledged, kills = f"{bucket}/{tmp_path.name}", random.Random(0), set(), 0
     for _ in range(3):
         ours, theirs = context.Pipe(duplex=False)
-        writer = context.Process(target=crash_writer.write, args=(url, theirs))
+        writer = context.Process(target=crash_writer.write_with, args=(dict(os.environ), url, theirs))
         writer.start()
         theirs.close()
         assert ours.recv() == "ready"

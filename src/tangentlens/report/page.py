@@ -127,7 +127,7 @@ def _about(records: pl.DataFrame, runs: Sequence[Run]) -> str:
     steps = records.filter(pl.col("site") != "")["step"].unique().sort()
     when = f"{len(steps)} measured steps, {steps[0]} to {steps[-1]}" if len(steps) > 1 else ""
     sites = records.filter(pl.col("depth").is_not_null())["site"].n_unique()
-    created = min(str(run.manifest["created"])[:10] for run in runs)
+    created = min(str(run.manifest.get("created", ""))[:10] for run in runs)
     told = [f"{made}: {named}", when, f"{sites} site{'s' * (sites != 1)}" if sites else "", created]
     return "; ".join(part for part in told if part)
 
