@@ -79,7 +79,10 @@ def write_report(runs: Sequence[Run], out: Place, sections: Iterable[Section], t
     legend = LEGEND if records["decided"].any() else ""
     tables = [table for chapter in chapters for table in chapter.tables]
     # Sentences about one model stand together.
-    report = Report(out, find(sections, records), tables, legend)
+    models = list(records.select("run", "model").unique(maintain_order=True).iter_rows())
+    findings = [finding for chapter in chapters for finding in chapter.findings]
+    findings.sort(key=lambda finding: models.index((finding.run, finding.model)))
+    report = Report(out, findings, tables, legend)
     write_whole(out, _page(title, runs, records, sections, chapters, legend).encode())
     return report
 
