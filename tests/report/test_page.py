@@ -167,6 +167,10 @@ def test_the_first_screen_has_the_key_figures_of_every_model(run, page):
     assert text.count("<polyline") == 8
 
 
+def test_a_profile_has_no_step_to_show_a_card_of(profiled):
+    assert key_figures(SECTIONS, read_runs([profiled])) == []
+
+
 def test_what_a_report_cannot_answer_is_named_with_the_command_that_would(page):
     text = page.read_text()
     missing = text[text.index("What this report does not answer") :]

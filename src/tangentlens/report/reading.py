@@ -191,6 +191,11 @@ def range_text(row: Row) -> str:
     return "" if row["ci_low"] is None or row["ci_high"] is None else f"[{row['ci_low']:.3g}, {row['ci_high']:.3g}]"
 
 
+def course_of(rows: pl.DataFrame) -> tuple[tuple[int, float], ...]:
+    """Return the value at each step; nothing if there is only one."""
+    return tuple(rows.select("step", "value").iter_rows()) if rows.height > 1 else ()
+
+
 def mark(row: Row) -> str:
     """Return the mark of a number that a few rows decide; empty for others."""
     return MARK if row.get("decided") else ""

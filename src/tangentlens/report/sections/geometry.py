@@ -10,7 +10,16 @@ import polars as pl
 from tangentlens.geometry.measures import ONE_PER_TYPE
 from tangentlens.report.contents import SIGNS, Card, Figure, Section, Sign
 from tangentlens.report.drawing import BLUES, COLOURS, band, bars, grid, labelled, log_axis, spaced, step_axis, styled
-from tangentlens.report.reading import IN_BATCHES, KEY, Row, as_interval, interval_text, last_measured, range_text
+from tangentlens.report.reading import (
+    IN_BATCHES,
+    KEY,
+    Row,
+    as_interval,
+    course_of,
+    interval_text,
+    last_measured,
+    range_text,
+)
 from tangentlens.runs.vocabulary import ACTIVATION, MEAN_SITE, METRICS
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.words import WORDS, Relation, relation
@@ -105,7 +114,8 @@ def dimension_card(rows: pl.DataFrame) -> Iterator[Card]:
 
 
 def _card(rows: pl.DataFrame, metric: str, site: str, title: str) -> Iterator[Card]:
-    series = _series(rows, metric, "", site).filter(pl.col("value").is_finite(), ~IN_BATCHES)
+    # Whether a model was measured in batches is seen from all of its records.
+    series = _series(rows.filter(~IN_BATCHES), metric, "", site).filter(pl.col("value").is_finite())
     if series.is_empty():
         return
     first, last = series.row(0, named=True), series.row(-1, named=True)
@@ -115,8 +125,7 @@ def _card(rows: pl.DataFrame, metric: str, site: str, title: str) -> Iterator[Ca
         kind = _relation(last, first)
         sign = SIGNS[kind]
         verdict = f"{WORDS[kind]} {first['value']:.3g} at step {first['step']}"
-    course = tuple(series.select("step", "value").iter_rows()) if series.height > 1 else ()
-    yield Card(title, f"{last['value']:.3g}", range_text(last), verdict, sign, course)
+    yield Card(title, f"{last['value']:.3g}", range_text(last), verdict, sign, course_of(series))
 
 
 def change(rows: pl.DataFrame) -> Iterator[str]:

@@ -15,6 +15,7 @@ from tangentlens.report.reading import (
     IS_PROXY,
     as_interval,
     corrected_p_values,
+    course_of,
     interval_text,
     last_measured,
     mean_shares,
@@ -175,8 +176,7 @@ def against_variance(rows: pl.DataFrame) -> Iterator[Card]:
 
 def _ratio_card(title: str, rows: pl.DataFrame, verdict: str, sign: Sign) -> Card:
     last = rows.row(-1, named=True)
-    course = tuple(rows.select("step", "value").iter_rows()) if rows.height > 1 else ()
-    return Card(title, f"{last['value']:.3g} ×", range_text(last), verdict, sign, course)
+    return Card(title, f"{last['value']:.3g} ×", range_text(last), verdict, sign, course_of(rows))
 
 
 def size(rows: pl.DataFrame) -> Iterator[str]:
