@@ -20,6 +20,8 @@ from tangentlens.statistics.jackknife import leave_one_out
 
 # Groups have no direction in common if their products are smaller than this part of their squares: rounding alone.
 _NOTHING = 1e-9
+# How many leading directions of all gradients hold the leading direction of those without a group.
+_LEADING = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,11 +161,12 @@ class GroupMoments:
     def anisotropy(self) -> Float[Tensor, "g_plus_1"]:
         """Return the uncentred anisotropy, lambda_1 / trace: of all groups, then without each of them.
 
-        The leading direction without a group is sought in the same small subspace as with all groups, which is where it
-        is unless the spectrum is flat.
+        The leading direction without a group is sought among the leading directions of all groups, which is where it is
+        unless the spectrum is flat.
         """
         check_gradients(self.total)
         basis = krylov_basis(self.total)
+        basis = basis @ torch.linalg.eigh(basis.T @ self.total @ basis).eigenvectors[:, -_LEADING:]
         along = (self.gradients @ basis.to(self.gradients)).split(self.sizes)
         inside = torch.stack([gram(rows) for rows in along])
         return torch.linalg.eigvalsh(leave_one_out(inside))[:, -1] / (self._kept @ self.energy)
@@ -193,20 +196,26 @@ class GroupMoments:
         """
         if order != 2:
             return spectral_power(self.total, order)
-        # Only the spread of chance is computed from M, for which single precision is enough.
-        between = gram(self.total.to(self.gradients)) - self._own_squares()
-        return between.double() / self._whole(torch.ones_like(self.energy)[None])
+        return self._between_groups().double() / self._whole(torch.ones_like(self.energy)[None])
 
-    def _own_squares(self) -> Float[Tensor, "d d"]:
-        """Return the sum of the squares of the groups' own moments."""
+    def _between_groups(self) -> Float[Tensor, "d d"]:
+        """Return the sum of P_g P_h over different groups, of which only the spread of chance is computed.
+
+        Single precision is enough for that. The square of a moment X'X is X'(XX')X, which is cheaper if there are few
+        rows.
+        """
         n, d = self.gradients.shape
-        # The square of a moment X'X is X'(XX')X, which is cheaper if there are few rows.
+        if self._few:
+            member = self._member.to(self.gradients)
+            different = self._inner.to(self.gradients) * (1 - member.T @ member)
+            return symmetric_product(self.gradients, different @ self.gradients)
+        squares = gram(self.total.to(self.gradients))
         if 5 * n < 2 * len(self.sizes) * d:
-            return symmetric_product(self.gradients, torch.cat([rows @ rows.T @ rows for rows in self.rows]))
-        own = self.gradients.new_zeros(d, d)
+            own = torch.cat([rows @ rows.T @ rows for rows in self.rows])
+            return squares - symmetric_product(self.gradients, own)
         for part in self._parts:
-            own += gram(part)
-        return own
+            squares -= gram(part)
+        return squares
 
     def held_by_top(self, q: Subspace, order: float) -> float:
         """Return the part of the share's numerator that the top 1% of tokens hold.
