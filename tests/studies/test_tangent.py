@@ -9,6 +9,7 @@ from tangentlens.alignment.share import ORDERS
 from tangentlens.alignment.tangent_test import CONTROLS
 from tangentlens.capture.backward import gradients
 from tangentlens.capture.sites import find_sites
+from tangentlens.corpora.text import builtin_text
 from tangentlens.report.page import write_report
 from tangentlens.runs.progress import unwatched
 from tangentlens.runs.run import open_run
@@ -60,6 +61,17 @@ def test_all_residual_sites_and_the_nulls_are_there(run):
     for model in models:
         assert shares.filter(model=model)["site"].to_list() == [f"resid.{n}" for n in range(4)] + ["mean"]
     assert {"anisotropy", "massive_rows", "intrinsic_dimension"} <= set(run.records["metric"])
+
+
+def test_concepts_of_the_model_are_in_words_and_those_of_its_nulls_are_not(decoder, run):
+    table = run.concepts("resid.2")
+    text = builtin_text()
+    assert table.height == 4
+    assert all(
+        context.replace(f"[{token}]", token, 1).strip() in text
+        for row in table.iter_rows(named=True)
+        for token, context in zip(row["tokens"], row["contexts"], strict=True)
+    )
 
 
 def test_sites_that_do_not_fit_into_memory_have_passes_of_their_own(decoder, run, tmp_path, monkeypatch):

@@ -48,8 +48,11 @@ class Batch:
 
     def at_stored(self, of_positions: Shaped[Tensor, "batch length"]) -> Shaped[Tensor, "n"]:
         """Return the entries of something like `tokens` that belong to the stored rows."""
-        flat = of_positions.flatten()
-        return flat if self.stored is None else flat[self.stored]
+        return self.among_stored(of_positions.flatten())
+
+    def among_stored(self, of_all: Shaped[Tensor, "positions *width"]) -> Shaped[Tensor, "n *width"]:
+        """Return the entries that belong to the stored rows, given one for each position of the whole batch."""
+        return of_all if self.stored is None else of_all[self.stored]
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on another device."""

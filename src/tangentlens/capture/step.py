@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from types import TracebackType
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from tangentlens.alignment.concepts import contexts
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.batch import Batch, Objective
 from tangentlens.capture.device import Devices, MeasureOn
@@ -170,6 +171,16 @@ class Capture:
             targets=of("targets"),
             positions=of("positions"),
         )
+
+    def contexts(self, site: Site) -> Int[Tensor, "n width"]:
+        """Return the tokens around each of the rows of a site, whether these are in the sample or not."""
+        pieces = self._with_gradient(site)
+        chosen = torch.cat([self._flow.in_sample(site, piece.batch) for piece in pieces])
+        around = [
+            piece.batch.among_stored(contexts(piece.batch.tokens.flatten(), piece.batch.sequences.flatten()))
+            for piece in pieces
+        ]
+        return torch.cat(around)[chosen]
 
     def forget(self, site: Site) -> None:
         """Free the memory of a site's rows."""

@@ -53,7 +53,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_DEMO = TrainPlan()
+_DEMO = TrainPlan(concepts=True)
 
 
 def _print_version(wanted: bool) -> None:
@@ -97,6 +97,7 @@ def demo(
         rank=rank,
         steps=steps,
         learning_rate=learning_rate,
+        concepts=_DEMO.concepts,
         seed=seed,
         device=device,
         keep=keep,

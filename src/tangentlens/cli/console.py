@@ -139,9 +139,10 @@ def print_table(console: Console, title: str, frame: pl.DataFrame) -> None:
 
 
 def print_report(console: Console, page: Report) -> None:
-    """Print what a report says: its tables, the findings of each model, and what the marks mean."""
+    """Print what a report says: its tables but the long ones, the findings of each model, and what the marks mean."""
     for table in page.tables:
-        print_table(console, table.title, table.frame)
+        if not table.on_page_only:
+            print_table(console, table.title, table.frame)
     for (run, model), sentences in groupby(page.findings, key=lambda finding: (finding.run, finding.model)):
         console.print(f"\n[bold]{escape(model)}[/bold] ({escape(run)})")
         bullets = Table.grid(padding=(0, 1))

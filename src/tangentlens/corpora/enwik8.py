@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from tangentlens.corpora.symbols import N_IDS, encode, spell
+from tangentlens.corpora.symbols import N_IDS, encode, spell, text_of
 from tangentlens.corpora.text import no_text_file
 from tangentlens.corpora.tokens import TokenizedText, in_sequences
 from tangentlens.corpora.wikitext import clean, pages
@@ -40,7 +40,7 @@ def tokenize_enwik8(path: Path, length: int, size: int | None = None) -> Tokeniz
         length: Symbols in a sequence; symbols at the end that do not fill one are left out.
         size: How many bytes of the raw text to use, as in `read_enwik8`.
     """
-    return in_sequences(encode(clean_enwik8(read_enwik8(path, size))), N_IDS, length)
+    return in_sequences(encode(clean_enwik8(read_enwik8(path, size))), N_IDS, length, text_of)
 
 
 def clean_enwik8(raw: bytes) -> bytes:

@@ -66,3 +66,12 @@ def decode(ids: Int[Tensor, "n"]) -> bytes:
         raise InputError(f"ids must be from 0 to {N_IDS - 1}, but are from {int(ids.min())} to {int(ids.max())}")
     places = ids[ids >= len(SPECIALS)].cpu().numpy() - len(SPECIALS)
     return np.frombuffer(SYMBOLS, dtype=np.uint8)[places].tobytes()
+
+
+def text_of(ids: list[int]) -> str:
+    """Return the text of ids; a character that is cut is replaced.
+
+    >>> text_of([164, 140])
+    'é'
+    """
+    return decode(torch.tensor(ids, dtype=torch.int64)).decode("utf-8", "replace")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Int
@@ -24,10 +26,12 @@ class TokenizedText:
     Attributes:
         sequences: The token ids, `(n_sequences, length)`.
         vocabulary: Number of token types.
+        text: Returns the text of token ids.
     """
 
     sequences: Int[Tensor, "n_sequences length"]
     vocabulary: int
+    text: Callable[[list[int]], str] = str
 
     @property
     def counts(self) -> Int[Tensor, "vocabulary"]:
@@ -53,22 +57,26 @@ def tokenize(text: str, vocabulary: int, length: int) -> TokenizedText:
     (16, True)
     """
     tokenizer = train_tokenizer(text, vocabulary)
-    return in_sequences(torch.tensor(tokenizer.encode(text).ids), tokenizer.get_vocab_size(), length)
+    ids = torch.tensor(tokenizer.encode(text).ids)
+    return in_sequences(ids, tokenizer.get_vocab_size(), length, partial(tokenizer.decode, skip_special_tokens=False))
 
 
-def in_sequences(ids: Int[Tensor, "n"], vocabulary: int, length: int) -> TokenizedText:
+def in_sequences(
+    ids: Int[Tensor, "n"], vocabulary: int, length: int, text: Callable[[list[int]], str] = str
+) -> TokenizedText:
     """Return token ids as sequences of one length; those at the end that do not fill one are left out.
 
     Args:
         ids: The token ids of a text.
         vocabulary: Number of token types.
         length: Tokens in a sequence.
+        text: Returns the text of token ids.
     """
     check_whole(1, length=length)
     n = len(ids) // length
     if n < 1:
         raise InputError(f"the text must give at least {length} tokens, but gives {len(ids)}; use a longer text")
-    return TokenizedText(ids[: n * length].reshape(n, length), vocabulary)
+    return TokenizedText(ids[: n * length].reshape(n, length), vocabulary, text)
 
 
 def train_tokenizer(text: str, vocabulary: int) -> Tokenizer:

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.alignment.rows import TokenRows
-from tangentlens.capture.distributed import gathered_rows, is_first
+from tangentlens.capture.distributed import gathered, gathered_rows, is_first
 from tangentlens.capture.sites import Site
 from tangentlens.capture.step import Capture, no_gradient
 from tangentlens.capture.stream import MomentStream
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
+from tangentlens.lens.concepts import Earlier, Wording, concept_records
 from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
 from tangentlens.lens.memory import Memory
 from tangentlens.lens.prediction import SitePrediction, mean_prediction_records, predict, prediction_records
@@ -38,6 +39,7 @@ class DueStep:
         predict: Whether to test the subspaces of the due step before.
         nothing_yet: Whether nothing was measured before, so that a site without a gradient is a mistake in the settings
             and an error. Later it may have been frozen on purpose, which must not end a training.
+        wording: What puts concepts into words, if that was asked for.
     """
 
     about: Record
@@ -48,23 +50,33 @@ class DueStep:
     fitting: Fitting
     predict: bool = False
     nothing_yet: bool = True
+    wording: Wording | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class SiteData:
-    """What all ranks together have of a site: the step's rows, rows to fit on, and moments since the last due step."""
+    """What all ranks together have of a site.
+
+    Attributes:
+        rows: The step's rows; None if there are none.
+        around: The tokens around each of them, if concepts are to be put into words.
+        fit_on: Rows to fit on, if there are any.
+        window: Moments since the last due step.
+    """
 
     rows: TokenRows | None
+    around: Int[Tensor, "n width"] | None
     fit_on: Float[Tensor, "m d"] | None
     window: Mapping[str, Mapping[str, Moments]]
 
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """What came of a due step: measures, predictions, records; for sites that could not be measured, the reason."""
+    """What came of a due step: measures, predictions, concepts, records; for sites without measures, the reason."""
 
     measured: dict[str, SiteMeasures] = field(default_factory=dict)
     predictions: dict[str, SitePrediction] = field(default_factory=dict)
+    concepts: dict[str, Earlier] = field(default_factory=dict)
     records: list[Record] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
 
@@ -107,9 +119,16 @@ def gather(step: DueStep, site: Site, frozen: Sequence[str]) -> SiteData:
     own = None if lacks else step.capture.rows(site)
     return SiteData(
         rows=gathered_rows(own, step.capture.devices),
+        around=None if step.wording is None else _around(step, site, lacks),
         fit_on=step.memory.earlier(site, step.capture.devices),
         window=step.stream.total(site.name),
     )
+
+
+def _around(step: DueStep, site: Site, lacks: bool) -> Int[Tensor, "n width"] | None:
+    """Return the tokens around each row of a site, of all ranks, which exchange numbers of fp32: ids up to 2^24."""
+    around = gathered(None if lacks else step.capture.contexts(site), step.capture.devices)
+    return None if around is None else around.long()
 
 
 def measure(step: DueStep, site: Site, data: SiteData, outcome: Outcome) -> None:
@@ -125,6 +144,15 @@ def measure(step: DueStep, site: Site, data: SiteData, outcome: Outcome) -> None
             outcome.records.extend(window_records(replace(here, rows=rows), **moments, proxies=subspaces, proxy=name))
     outcome.measured[site.name] = measure_site(data.rows, data.fit_on, step.fitting)
     outcome.records.extend(site_records(here, outcome.measured[site.name]))
+    if step.wording is not None and data.around is not None:
+        earlier = step.memory.concepts.get(site.name)
+        told = (data.rows, data.around, data.fit_on, step.fitting, step.wording, earlier)
+        records, found = concept_records(here, *told)
+        outcome.records.extend(records)
+        if found is None:
+            outcome.troubles[site.name] = records[0].detail
+        else:
+            outcome.concepts[site.name] = found
     test = outcome.measured[site.name].test
     if isinstance(test, InputError):
         outcome.troubles[site.name] = f"no shares: {test}"

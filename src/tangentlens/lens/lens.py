@@ -24,6 +24,7 @@ from tangentlens.capture.updates import UpdateCapture, find_matrices
 from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.alarms import Alarm, ring
+from tangentlens.lens.concepts import as_wording
 from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step
 from tangentlens.lens.losses import Losses
 from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
@@ -40,7 +41,7 @@ from tangentlens.proxies import DEFAULT, Fit, named_proxy
 from tangentlens.runs.files import Place
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
-from tangentlens.runs.vocabulary import ALARM, LOSS
+from tangentlens.runs.vocabulary import LOSS
 
 
 class Lens:
@@ -85,6 +86,8 @@ class Lens:
         probe: A fixed text: token ids (sequences, length), or a mapping of model inputs. Before each due step the model
             is run on it, without gradients and in evaluation mode, and the movement of its activations since the last
             due step is measured. Rows are kept on the CPU: tokens x width x sites x 4 bytes, twice while a step is due.
+        concepts: The tokenizer, or a function from a list of token ids to their text, to put concepts into words, for
+            `run.concepts(site, step)` and the report (docs/measures/concepts.md).
         alarms: What to warn of. A warning is raised when it begins; it is in `scalars` and in the records while it
             lasts.
         measure_on: 'cpu' to move rows to the host as they are captured and to measure there, if the model fills its
@@ -123,6 +126,7 @@ class Lens:
         log_sites: str | Sequence[str] = (),
         updates: str | Sequence[str] = (),
         probe: Any = None,
+        concepts: Any = None,
         alarms: Sequence[Alarm] = (),
         measure_on: MeasureOn | None = None,
         seed: int = 0,
@@ -150,6 +154,7 @@ class Lens:
         self.skip_first = int(skip_first)
         self._probe = Probe(model, self.sites, probe, self.exclude, self.skip_first)
         self.massive = float(massive)
+        self._wording = as_wording(concepts, counts)
         self.max_tokens = int(max_tokens)
         self.measure_on = measure_on
         self.moments_every = moments_every
@@ -165,8 +170,7 @@ class Lens:
         self._run: Run | None = None
         if is_first():
             self._run = run if isinstance(run, Run) else create_run(run, {})
-            begins = step == 0 and not isinstance(run, Run)
-            claim(self._run, self.name, self._settings(), begins)
+            claim(self._run, self.name, self._settings(), begins=step == 0 and not isinstance(run, Run))
         self._capture: Capture | None = None
         self._memory = Memory()
         self._stream = MomentStream(
@@ -199,6 +203,7 @@ class Lens:
             "seed": self.seed,
             **({"measures": list(self.measures)} if self.measures else {}),
             **({"predict": True} if self.predict else {}),
+            **({"concepts": True} if self._wording else {}),
             "objective": self.objective,
             **({"targets": named_targets(self.targets)} if self.targets else {}),
             "exclude": list(self.exclude),
@@ -360,21 +365,15 @@ class Lens:
         fit_next = capture.activations() if is_due(self.every, self.current + 1) else {}
         fitting = Fitting(self.proxy, self.rank, self.bins, self.seed, massive=self.massive, measures=self.measures)
         nothing_yet = not self._memory.subspaces
-        outcome = measure_due_step(
-            DueStep(about, self.sites, capture, self._stream, self._memory, fitting, self.predict, nothing_yet)
-        )
-        records += outcome.records
-        records += update_records(about, self._updates, capture, self._memory, fitting)
+        seen = (capture, self._stream, self._memory)
+        outcome = measure_due_step(DueStep(about, self.sites, *seen, fitting, self.predict, nothing_yet, self._wording))
+        records += [*outcome.records, *update_records(about, self._updates, capture, self._memory, fitting)]
         moved, unmoved = self._probe.measure(about, fitting, self._stream.devices.measure)
         records += moved
         self._remember(outcome, fit_next)
         if is_first():
-            self._tell(outcome.measured)
-            records += [
-                replace(about, metric=name, value=value)
-                for name, value in self.scalars.items()
-                if name.startswith(f"{ALARM}/")
-            ]
+            alarms = self._tell(outcome.measured)
+            records += [replace(about, metric=name, value=value) for name, value in alarms.items()]
             write_step(self.run, about, records, outcome.measured)
         return outcome.troubles | unmoved
 
@@ -385,14 +384,16 @@ class Lens:
         # A block that was dropped at random keeps the rows of an earlier step.
         self._memory.fit_on = self._memory.fit_on | fit_next if fit_next else {}
         self._memory.subspaces = {name: dict(site.subspaces) for name, site in outcome.measured.items()}
+        self._memory.concepts |= outcome.concepts
         for name, site in outcome.predictions.items():
             self._memory.subspaces[name][GRADIENTS_THEN] = site.leading
 
-    def _tell(self, measured: Mapping[str, SiteMeasures]) -> None:
-        """Set `scalars` to the numbers of this step, and warn of alarms that begin."""
+    def _tell(self, measured: Mapping[str, SiteMeasures]) -> dict[str, float]:
+        """Set `scalars` to the numbers of this step, warn of alarms that begin, and return the state of all."""
         chosen = {name: site for name, site in measured.items() if name in self.log_sites}
         values = scalars(measured)
-        lasting, messages = ring(self.alarms, values, self.scalars)
-        self.scalars = values | scalars_by_site(chosen) | lasting
+        states, messages = ring(self.alarms, values, self.scalars)
+        self.scalars = values | scalars_by_site(chosen) | states
         for message in messages:
             warnings.warn(f"step {self.current} of {self.name}: {message}", stacklevel=5)
+        return states

@@ -13,19 +13,22 @@ from tangentlens.capture.sites import Site
 from tangentlens.capture.step import Held
 from tangentlens.geometry.rows import all_finite
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.lens.concepts import Earlier
 
 
 class Memory:
-    """Activations of the step before a due one, and the subspaces of the last due step.
+    """Activations of the step before a due one, and the subspaces and concepts of the last due step.
 
     Attributes:
         fit_on: This rank's activations of the step before, by site.
         subspaces: The subspaces fitted at the last due step, by site and name; the first rank has them.
+        concepts: The concepts of the last due step that had any, by site, if they are put into words.
     """
 
     def __init__(self) -> None:
         self.fit_on: dict[str, Held] = {}
         self.subspaces: dict[str, dict[str, Subspace]] = {}
+        self.concepts: dict[str, Earlier] = {}
 
     def earlier(self, site: Site, devices: Devices) -> Tensor | None:
         """Return the activations of the step before, of all ranks; None if there are none, or not all are finite."""
@@ -43,7 +46,7 @@ class Memory:
         state = {f"fit_on/{site}": of_site for site, of_site in rows.items() if of_site is not None}
         for site, subspaces in self.subspaces.items():
             state |= {f"proxy/{site}/{name}": q.basis for name, q in subspaces.items()}
-        return state
+        return state | {f"concepts/{one.step}/{site}": one.directions for site, one in self.concepts.items()}
 
     def load_state_dict(self, state: Mapping[str, Tensor], devices: Devices) -> None:
         """Continue with what another lens remembered."""
@@ -57,3 +60,6 @@ class Memory:
             elif kind == "proxy":
                 site, _, subspace = name.rpartition("/")
                 self.subspaces.setdefault(site, {})[subspace] = Subspace(value.to(devices.measure))
+            elif kind == "concepts":
+                step, _, site = name.partition("/")
+                self.concepts[site] = Earlier(int(step), value.to(devices.measure))

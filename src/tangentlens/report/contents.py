@@ -31,10 +31,17 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a title that says what its entries are."""
+    """A table.
+
+    Attributes:
+        title: What its entries are.
+        frame: The entries.
+        on_page_only: Whether it is too long for a terminal.
+    """
 
     title: str
     frame: pl.DataFrame
+    on_page_only: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.runs import tensors as tensor_files
+from tangentlens.runs.concepts import concept_table
 from tangentlens.runs.files import (
     LOCK,
     Place,
@@ -78,6 +79,26 @@ class Run:
         read = (_read_part(part, source, len(parts)) for part, source in zip(parts, readable(parts), strict=True))
         table = pl.concat([SCHEMA.to_frame(), *read])
         return table.with_columns(run=pl.lit(self.name))
+
+    def concepts(self, site: str, step: int | None = None, model: str | None = None) -> pl.DataFrame:
+        """Return the concepts of a site at a step in words, those with the most gradient first.
+
+        A run has them if its lens was asked for `concepts`, or if it is of a tangent test of a finished model.
+
+        Args:
+            site: The site, such as `resid.3`.
+            step: The measured step; the last one by default.
+            model: The model; not needed if the run has one model only.
+
+        Returns:
+            A table with a row per concept: `concept`, its number in the fit; `lineage`, the same number for what is
+            taken for the same concept at different steps, and `born`, the first step of that lineage;
+            `variance_share` and `energy_share`, of the variance and of the gradients along it, each with the ends of
+            its 95% interval over sequences, and `chance` for both; `usage`, its part of all contributions to tokens;
+            `frequency` of its tokens per million; `found_again` and `kept`, cosines with its match in a fit with
+            another seed and at the last due step; and `tokens` and `contexts`, what uses it most.
+        """
+        return concept_table(self.records, site, step, model)
 
     @property
     def parts(self) -> set[str]:

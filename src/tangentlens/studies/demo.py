@@ -9,8 +9,8 @@ from tangentlens.studies.study import Inputs, Part, Study
 from tangentlens.studies.train import TRAIN, TrainPlan
 
 _PLANS = {
-    "smoke": TrainPlan(vocabulary=512, length=16, layers=2, width=32, batch=16, steps=3, rank=4),
-    "small": TrainPlan(),
+    "smoke": TrainPlan(vocabulary=512, length=16, layers=2, width=32, batch=16, steps=3, rank=4, concepts=True),
+    "small": TrainPlan(concepts=True),
 }
 
 

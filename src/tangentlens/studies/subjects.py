@@ -86,6 +86,7 @@ class Subject:
         earlier: Proxies of earlier steps, by site and step.
         revision: The model's revision, if it has any.
         token_name: Returns what to call a token, given its id.
+        text: Returns the text of token ids.
         facts: What a run is told of the model.
     """
 
@@ -102,6 +103,7 @@ class Subject:
     earlier: Mapping[str, Mapping[str, Subspace]] | None = None
     revision: str = ""
     token_name: Callable[[int], str] = str
+    text: Callable[[list[int]], str] = str
     facts: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -206,6 +208,7 @@ def model_subject(spec: str, how: Backward, watch: Watch, in_hand: InHand = NOTH
         counts=_counts(batches),
         revision=loaded.revision,
         token_name=loaded.token_name,
+        text=loaded.tokenizer.decode,
         facts=loaded.facts,
     )
 

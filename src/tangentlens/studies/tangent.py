@@ -8,6 +8,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from tangentlens.alignment.active_concepts import usual_active_concepts
+from tangentlens.alignment.concepts import SPARSITY, contexts
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.alignment.share import ORDERS
@@ -15,6 +16,7 @@ from tangentlens.alignment.tangent_test import CONTROLS
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.errors import InputError
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
+from tangentlens.lens.concepts import Wording, concept_records
 from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
 from tangentlens.lens.records import mean_records, site_records
 from tangentlens.lens.settings import check_rank
@@ -35,8 +37,6 @@ from tangentlens.studies.subjects import Subject, rows_of_sites
 from tangentlens.studies.trained import begin, networks_of
 
 NAME = "test"
-# The penalty on the codes of sparse concepts, which sharpened the contrast most (docs/measures/active-concepts.md).
-SPARSITY = 0.1
 
 
 @dataclass(frozen=True)
@@ -133,6 +133,9 @@ def _test_sites(run: Run, plan: TestPlan, subject: Subject, which: str, sites: S
         check_rank(plan.rank, {site.name: rows.activations.shape[1]})
         here = replace(about, site=site.name, depth=site.depth)
         records, measured = _tested(here, rows, fitting, subject.token_name)
+        if not which:
+            around, wording = contexts(rows.tokens, rows.sequences), Wording(subject.text, subject.counts)
+            records += concept_records(here, rows, around, None, fitting, wording)[0]
         if site is sites[0]:
             records.insert(0, replace(about, quantity=LOSS, metric=LOSS, value=loss))
         if measured is not None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from tangentlens.capture.sites import find_sites
 from tangentlens.corpora.counts import TokenCounts
 from tangentlens.corpora.enwik8 import tokenize_enwik8
-from tangentlens.corpora.symbols import N_IDS, encode, spell
+from tangentlens.corpora.symbols import N_IDS, encode, spell, text_of
 from tangentlens.corpora.text import builtin_text, read_text
 from tangentlens.corpora.tokens import MASK, TokenizedText, in_sequences, tokenize, train_tokenizer
 from tangentlens.errors import InputError
@@ -67,6 +67,7 @@ class TrainPlan:
         rank: Rank of the proxy and of its controls.
         seed: Seed of the first network's weights, of its batches and of everything that is drawn.
         device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
+        concepts: Whether to put concepts into words.
         keep: Whether to keep the weights of every due step, as it begins, for a sweep.
     """
 
@@ -91,6 +92,7 @@ class TrainPlan:
     updates: tuple[str, ...] = ()
     predict: bool = False
     probe: bool = False
+    concepts: bool = False
     rank: int = 16
     seed: int = 0
     device: str = AUTO
@@ -133,7 +135,7 @@ class TrainPlan:
             return tokenize_enwik8(Path(self.text), self.length, self.size)
         text = self.whole_text()
         if self.units == "symbols":
-            return in_sequences(encode(spell(text)[: self.size]), N_IDS, self.length)
+            return in_sequences(encode(spell(text)[: self.size]), N_IDS, self.length, text_of)
         return tokenize(text, self.vocabulary, self.length)
 
     def split(self, tokens: TokenizedText) -> tuple[Int[Tensor, "n length"], Int[Tensor, "m length"]]:
@@ -274,6 +276,7 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         updates=plan.updates,
         predict=plan.predict,
         probe=held_out[:PROBE] if plan.probe else None,
+        concepts=tokens.text if plan.concepts else None,
         seed=network.seed,
         step=step,
         tokens_seen=tokens_seen,

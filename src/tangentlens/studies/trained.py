@@ -133,6 +133,7 @@ def _of_run(run: Run, how: Backward, only: str | None = None) -> Iterator[Subjec
             exclude=(),
             skip_first=how.skip_first,
             counts=tokens.counts,
+            text=tokens.text,
             step=step,
             earlier=_saved_proxies(run, network.name, plan.schedule(), Devices.of(model).measure),
             facts=_facts(run.manifest["models"][network.name], step, plan.steps) | {"device": str(device)},

@@ -2,6 +2,7 @@
 
 from tangentlens.report.sections.active import ACTIVE
 from tangentlens.report.sections.comparison import COMPARISON
+from tangentlens.report.sections.concepts import CONCEPTS
 from tangentlens.report.sections.frequency import FREQUENCY
 from tangentlens.report.sections.geometry import GEOMETRY
 from tangentlens.report.sections.maps import MAPS
@@ -10,4 +11,4 @@ from tangentlens.report.sections.movement import MOVED
 from tangentlens.report.sections.shares import SHARES
 from tangentlens.report.sections.training import TRAINING
 
-SECTIONS = (SHARES, GEOMETRY, MAPS, FREQUENCY, ACTIVE, MOVED, MASSIVE, COMPARISON, TRAINING)
+SECTIONS = (SHARES, GEOMETRY, MAPS, FREQUENCY, CONCEPTS, ACTIVE, MOVED, MASSIVE, COMPARISON, TRAINING)
