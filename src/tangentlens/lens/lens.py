@@ -25,6 +25,7 @@ from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.alarms import Alarm, ring
 from tangentlens.lens.concepts import as_wording
+from tangentlens.lens.cost import Cost
 from tangentlens.lens.due_step import DueStep, Outcome, measure_due_step
 from tangentlens.lens.losses import Losses
 from tangentlens.lens.measures import Fitting, SiteMeasures, scalars, scalars_by_site
@@ -36,7 +37,7 @@ from tangentlens.lens.resume import resume
 from tangentlens.lens.schedule import Schedule, as_schedule, is_due
 from tangentlens.lens.settings import check_rank, check_settings, claim, logged, token_ids
 from tangentlens.lens.updates import update_records
-from tangentlens.lens.warned import warn_of_no_gradient, warn_of_no_pass, warn_of_troubles
+from tangentlens.lens.warned import warn_of_no_gradient, warn_of_no_pass, warn_of_troubles, warn_of_unmeasured
 from tangentlens.proxies import DEFAULT, Fit, named_proxy
 from tangentlens.runs.files import Place
 from tangentlens.runs.records import Record
@@ -167,6 +168,7 @@ class Lens:
         self.current = step
         self._passes = Passes(model, 0 if step == 0 and tokens_seen is None else tokens_seen)
         self._losses = Losses(model, loss_scale)
+        self._cost = Cost()
         self._run: Run | None = None
         if is_first():
             self._run = run if isinstance(run, Run) else create_run(run, {})
@@ -225,6 +227,7 @@ class Lens:
         # This may raise, and then no hook must be left on the model.
         self._arm()
         self._passes.watch()
+        self._cost.begin()
         return self
 
     __enter__ = start
@@ -241,11 +244,7 @@ class Lens:
     def _close(self, finished: bool) -> None:
         self._passes.leave()
         if finished and self.due() and self._capture is not None and self._capture.n_backward > 1:
-            warnings.warn(
-                f"{self._capture.n_backward} backward passes came since the last lens.step() and were not measured; "
-                "call lens.step() once after each optimizer step",
-                stacklevel=3,
-            )
+            warn_of_unmeasured(self._capture.n_backward)
         self._disarm()
         self._updates.forget()
 
@@ -272,7 +271,8 @@ class Lens:
                 check_rank(self.rank, capture.widths(self.sites))
             if capture is not None and self.due():
                 # The mixed precision of the training must not apply to what is measured.
-                with torch.autocast(self._stream.devices.exchange.type, enabled=False), torch.no_grad():
+                plain = torch.autocast(self._stream.devices.exchange.type, enabled=False)
+                with self._cost.of_due_step(self._run, self.name), plain, torch.no_grad():
                     troubles, before = self._measure(capture, loss), self._troubles
                 self._troubles = troubles
                 warn_of_troubles(step, troubles, before)

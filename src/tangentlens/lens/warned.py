@@ -18,6 +18,15 @@ def warn_of_no_pass() -> None:
     )
 
 
+def warn_of_unmeasured(passes: int) -> None:
+    """Warn that a lens is closed before a due step was measured."""
+    warnings.warn(
+        f"{passes} backward passes came since the last lens.step() and were not measured; call lens.step() once after "
+        "each optimizer step",
+        stacklevel=4,
+    )
+
+
 def warn_of_no_gradient(sites: Sequence[str]) -> None:
     """Warn of sites without a gradient in the first step, because the first due one, where they matter, may be far."""
     if sites:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -58,8 +59,12 @@ class Job:
         # Before a model is loaded: the results of hours must have somewhere to go.
         check_reachable(out)
         try:
+            start = time.perf_counter()
             with leaving_no_empty_run(out, inputs=[COUNTS]):
-                return self.make(plan, out, watch, *(() if given is None else (given,)))
+                run = self.make(plan, out, watch, *(() if given is None else (given,)))
+            known = run.manifest.get("cost", {}).get(self.name, {}).get("seconds", 0)
+            run.describe("cost", {self.name: {"seconds": round(known + time.perf_counter() - start, 3)}})
+            return run
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
