@@ -142,7 +142,7 @@ def test_a_browser_draws_every_figure_from_disk(page, tmp_path):
     folded, opened = (browse(page.as_uri() + part, tmp_path, *logged) for part in ("", "#all"))
     # Each is drawn when it is asked for, in several layers.
     assert _drawn(folded.stdout) == 1
-    assert _drawn(opened.stdout) == len(re.findall(r'id="figure-\d+-data"', opened.stdout)) > 6
+    assert _drawn(opened.stdout) == len(re.findall(r'id="figure-[\w-]+-data"', opened.stdout)) > 6
     assert "errorbars" in opened.stdout
     assert "Uncaught" not in folded.stderr + opened.stderr
 

@@ -79,6 +79,12 @@ class Run:
         table = pl.concat([SCHEMA.to_frame(), *read])
         return table.with_columns(run=pl.lit(self.name))
 
+    def records_of(self, part: str) -> pl.DataFrame:
+        """Return the numbers of one part, as `records` has them."""
+        file = self._part(part)
+        (source,) = readable([file])
+        return _read_part(file, source, len(self.parts)).with_columns(run=pl.lit(self.name))
+
     @property
     def parts(self) -> set[str]:
         """Return the names of all parts of the records, which takes one look, however many there are."""
