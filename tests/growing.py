@@ -49,7 +49,8 @@ class Training:
 def training(path, first=0):
     """Yield a training that writes to `path`; it is killed in the end."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["growing"])
+    # The server that processes are forked from finds installed modules only, and no file of the tests.
+    context.set_forkserver_preload(["tangentlens.studies", "transformers.models.llama.modeling_llama"])
     ours, theirs = context.Pipe()
     process = context.Process(target=train, args=(str(path), first, theirs))
     process.start()

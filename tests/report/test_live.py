@@ -20,6 +20,7 @@ from tangentlens.report import gallery, views
 from tangentlens.report.live import LiveServer
 from tangentlens.report.page import write_report
 from tangentlens.runs.formats import FORMAT
+from tangentlens.runs.glance import glance
 from tangentlens.runs.records import Record
 from tangentlens.runs.remote import Remote
 from tangentlens.runs.run import create_run
@@ -212,6 +213,15 @@ def test_pages_rest_between_two_versions(run, monkeypatch):
         run.write("step-2", losses(2))
         assert state(server)["version"] == first
         assert version_of(page(server)) == first
+
+
+def test_a_page_is_labelled_with_what_was_there_when_it_was_made(run, monkeypatch):
+    monkeypatch.setattr(views, "_GLANCE", 1000.0)
+    with serving(run.path) as server:
+        state(server)
+        run.write("step-2", losses(2))
+        # Otherwise the same page would be made again when the last glance is old.
+        assert version_of(page(server)).startswith(glance(run.path).version)
 
 
 def test_an_empty_run_waits_and_becomes_the_report(tmp_path):

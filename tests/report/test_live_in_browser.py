@@ -1,11 +1,13 @@
 """Live pages in a real browser, while a training goes on, is killed and is continued."""
 
+import plotly.graph_objects as go
 import pytest
 
 from browser import chromium
 from growing import training
 from serving import serving
 from tangentlens.report import views
+from tangentlens.report.contents import Figure, Section
 from tangentlens.report.sections import SECTIONS
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import create_run
@@ -120,6 +122,27 @@ def test_parts_and_figures_appear_and_go_and_those_that_stay_are_the_same(browse
         assert not tab.errors
 
 
+def lines(records):
+    """A figure with a line per model, by name."""
+    models = records.sort("model", "step").group_by("model", maintain_order=True)
+    traces = [go.Scatter(x=rows["step"].to_list(), y=rows["value"].to_list(), name=name) for (name,), rows in models]
+    return Figure("Lines", "A caption", go.Figure(traces, {"height": 400, "showlegend": True}))
+
+
+def test_a_line_that_was_hidden_stays_hidden_when_another_comes_before_it(browser, tmp_path):
+    run = create_run(tmp_path / "run", {})
+    run.write("a", [loss(step, model) for step in (0, 1) for model in ("m", "n")])
+    with serving(run.path, sections=[Section("What?", "a command", figures=(lines,))]) as server:
+        tab = browser.tab(server.address)
+        shown = "document.querySelector('#figure-lines')._fullData.map((trace) => [trace.name, trace.visible])"
+        x, y, *_ = tab.place_of("#figure-lines .legendtoggle")
+        tab.click(x, y)
+        tab.wait_for(f"{shown}[0][1] === 'legendonly'")
+        run.write("b", [loss(step, "a") for step in (0, 1)])
+        tab.wait_for(f"{shown}.length === 3")
+        assert tab.evaluate(shown) == [["a", True], ["m", "legendonly"], ["n", True]]
+
+
 def test_a_report_stays_under_a_message_while_its_run_cannot_be_read(browser, tmp_path):
     run = create_run(tmp_path / "run", {})
     run.write("a", [loss(0), loss(1)])
@@ -157,22 +180,24 @@ def test_runs_appear_in_the_list_and_a_hostile_name_does_nothing(browser, tmp_pa
         assert from_the_server_alone(tab, server)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_status_is_read_aloud_only_when_it_changes_and_fits_a_phone(browser, tmp_path, theme):
+def test_the_status_is_read_aloud_only_when_it_changes_and_fits_a_phone(browser, tmp_path):
     run = create_run(tmp_path / "run", {})
     run.write("a", [loss(0), loss(1)])
     with serving(run.path) as server:
         tab = browser.tab()
         tab.phone()
-        tab.theme(theme)
+        tab.theme("dark")
         tab.open(server.address)
         tab.wait_for("document.querySelector('#live-since').innerText.includes('updated')")
         status = "document.querySelector('[role=status]')"
         assert tab.evaluate(f"{status}.innerText") == "live · last step 1"
         assert tab.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        assert tab.evaluate(f"getComputedStyle({status}).color") == (
-            "rgb(176, 176, 176)" if theme == "dark" else "rgb(89, 89, 89)"
-        )
+        assert tab.evaluate(f"getComputedStyle({status}).color") == "rgb(176, 176, 176)"
+        # Figures, too, follow the theme of the system when it changes.
+        ink = "document.querySelector('#figure-loss_over_training').layout.font.color"
+        assert tab.evaluate(ink) == "#ececec"
+        tab.theme("light")
+        tab.wait_for(f"{ink} === '#1b1b1b'")
         tab.evaluate(
             f"window.told = 0; new MutationObserver(() => {{ window.told += 1; }}).observe({status}, "
             "{childList: true, characterData: true, subtree: true}); 0"
