@@ -19,6 +19,8 @@ WHOLE = (
     "integrations",
     "lens/test_loops.py",
     "on_simulated_device.py",
+    "report/test_live.py",
+    "report/test_live_in_browser.py",
     "report/test_page.py",
     "studies/sweep",
     "studies/test_audit.py",

@@ -1,5 +1,6 @@
 """The command line as a person meets it: what it prints, its code, and twice in a process of its own."""
 
+import _thread
 import contextlib
 import inspect
 import io
@@ -10,7 +11,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
+import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
@@ -71,7 +74,19 @@ def run(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "command",
-    [[], ["demo"], ["profile"], ["audit"], ["visibility"], ["report"], ["doctor"], ["study"], ["claims"], ["enwik8"]],
+    [
+        [],
+        ["demo"],
+        ["profile"],
+        ["audit"],
+        ["visibility"],
+        ["report"],
+        ["view"],
+        ["doctor"],
+        ["study"],
+        ["claims"],
+        ["enwik8"],
+    ],
 )
 def test_help_has_an_example(command):
     done = tangentlens(*command, "--help")
@@ -86,6 +101,7 @@ def test_bad_input_is_one_line_and_a_code(tmp_path, run):
     fails(1, "demo", "--sites", "resd.3", "--out", tmp_path / "x", says="the nearest are resid.3")
     fails(1, "demo", "--text", tmp_path / "none.txt", "--out", tmp_path / "x", says="must be a text file")
     fails(1, "report", tmp_path, says="must be a run directory")
+    fails(1, "view", tmp_path / "none", says="there is no such folder")
     fails(1, "demo", "--out", run.path, says="holds a run with another configuration")
     assert not (tmp_path / "x").exists()
 
@@ -367,3 +383,36 @@ def test_a_report_that_takes_long_is_seldom_written_before_the_end():
             watch(Progress("sweep", done, 1000, readable=Path("run")))
         # Each takes a twentieth of the time until the next.
         assert 1 <= len(written) <= 2 + (time.monotonic() - start) / 0.4
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_run_is_viewed_at_an_address_until_ctrl_c(run, as_json):
+    opened, seen = [], []
+
+    def look(address):
+        opened.append(address)
+        with urllib.request.urlopen(address, timeout=60) as page:
+            seen.append(page.read().decode())
+        _thread.interrupt_main()
+
+    def browse(address):
+        threading.Thread(target=look, args=(address,)).start()
+
+    with mock.patch("webbrowser.open", browse):
+        done = tangentlens("view", run.path, "--open", *["--json"] * as_json)
+    assert done.returncode == 0, done.stderr
+    assert "<h1>run</h1>" in seen[0]
+    if as_json:
+        assert json.loads(done.stdout) == {"address": opened[0], "runs": [str(run.path)]}
+    else:
+        assert opened[0] in done.stdout.split()
+        assert done.stdout.endswith("Stopped. The runs are as they were.\n")
+
+
+def test_no_browser_is_opened_where_nobody_looks(run):
+    with (
+        mock.patch("webbrowser.open") as opened,
+        mock.patch("tangentlens.report.live.LiveServer.serve_forever", side_effect=KeyboardInterrupt),
+    ):
+        assert tangentlens("view", run.path).returncode == 0
+    opened.assert_not_called()

@@ -97,6 +97,7 @@ def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(
     # The first run is what the others are compared with.
     figures = draw(SECTIONS, read_runs([moved, judged, profiled, visible, tested, swept]))
     assert len(figures) == len(FIGURES)
+    assert len({figure.key for figure in figures}) == len(figures), "a live page knows figures by their keys"
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
     assert all("interval" in figure.caption for figure in figures)
 
@@ -142,7 +143,7 @@ def test_a_browser_draws_every_figure_from_disk(page, tmp_path):
     folded, opened = (browse(page.as_uri() + part, tmp_path, *logged) for part in ("", "#all"))
     # Each is drawn when it is asked for, in several layers.
     assert _drawn(folded.stdout) == 1
-    assert _drawn(opened.stdout) == len(re.findall(r'id="figure-\d+-data"', opened.stdout)) > 6
+    assert _drawn(opened.stdout) == len(re.findall(r'id="figure-[\w-]+-data"', opened.stdout)) > 6
     assert "errorbars" in opened.stdout
     assert "Uncaught" not in folded.stderr + opened.stderr
 
@@ -298,6 +299,17 @@ def test_a_title_with_the_numbers_of_many_networks_is_no_heading(tmp_path):
     assert "<h1>a study</h1>" in text
     assert "<h2>Training loss</h2>" in text
     assert f"<figcaption>Lines: losses. In numbers: {numbers}.</figcaption>" in text
+
+
+def test_figures_of_functions_with_one_name_are_two_figures(tmp_path):
+    def same(_):
+        return Figure("A title", "A caption", go.Figure(layout={"height": 300}))
+
+    run = create_run(tmp_path / "run", {})
+    run.write("one", [Record(model="m", metric="loss", value=1.0)])
+    sections = [Section("One?", "a command", figures=(same,)), Section("Other?", "a command", figures=(same,))]
+    text = write_report([run], tmp_path / "report.html", sections).path.read_text()
+    assert re.findall(r'<div class="plot" id="([^"]+)"', text) == ["figure-same", "figure-same-2"]
 
 
 def test_a_folder_is_not_a_report(run, tmp_path):

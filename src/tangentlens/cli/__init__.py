@@ -6,12 +6,12 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from tangentlens.cli import report_command, study_commands, sweep_command
+from tangentlens.cli import report_command, study_commands, sweep_command, view_command
 from tangentlens.cli.commands import app
 from tangentlens.cli.options import with_ray_address
 from tangentlens.errors import InputError
 
-__all__ = ["app", "main", "report_command", "study_commands", "sweep_command"]
+__all__ = ["app", "main", "report_command", "study_commands", "sweep_command", "view_command"]
 
 # What the shell's convention, and so typer, makes of Ctrl-C.
 INTERRUPTED = 130

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import plotly.graph_objects as go
@@ -22,11 +22,13 @@ class Figure:
         title: One sentence that says what is seen, with numbers.
         caption: What is drawn, and what bars and bands are over.
         plot: The figure itself.
+        key: What the figure stays known by while its run grows: the name of the function that draws it.
     """
 
     title: str
     caption: str
     plot: go.Figure
+    key: str = ""
 
 
 @dataclass(frozen=True)
@@ -141,8 +143,14 @@ def key_figures(sections: Iterable[Section], records: pl.DataFrame) -> list[Mode
 def draw(sections: Iterable[Section], records: pl.DataFrame) -> list[Figure]:
     """Return every figure that the records allow."""
     records = marked(records)
-    figures = (figure(section.chosen(records)) for section in sections for figure in section.figures)
-    return [figure for figure in figures if figure is not None]
+    makers = [(section, make) for section in sections for make in section.figures]
+    figures = ((make, make(section.chosen(records))) for section, make in makers)
+    return [replace(figure, key=_name_of(make)) for make, figure in figures if figure is not None]
+
+
+def _name_of(make: Callable[[pl.DataFrame], Figure | None]) -> str:
+    # Not every function has a name: a partial one has none.
+    return getattr(make, "__name__", "figure")
 
 
 def tabulate(sections: Iterable[Section], records: pl.DataFrame) -> list[Table]:

@@ -1,11 +1,13 @@
-"""One self-contained HTML file: findings, tables, figures, and how they were made. It needs no network."""
+"""One HTML page: findings, tables, figures, and how they were made. As a file, it needs no network."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cache
+from warnings import WarningMessage
 
 import jinja2
 import plotly
@@ -58,6 +60,51 @@ class Chapter:
     tables: list[Table]
     figures: list[Figure]
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the runs hold no records for it."""
+        return not (self.findings or self.tables or self.figures)
+
+
+@dataclass(frozen=True)
+class Live:
+    """What a page has that follows its runs while they grow. A page in a file has none of this.
+
+    Attributes:
+        version: The version of what it shows, as the server compares it.
+        nonce: What scripts must carry to be run: names from outside cannot know it.
+        root: The address of the server's first page, from this one.
+        is_one_of_many: Whether there is a list of runs to go back to.
+        warned: Warnings, among them those that come while the runs are read.
+    """
+
+    version: str
+    nonce: str
+    root: str
+    is_one_of_many: bool = False
+    warned: Sequence[WarningMessage] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Page:
+    """The text of a page, and what it says.
+
+    Attributes:
+        text: The HTML.
+        findings: Its sentences, model by model.
+        tables: Its tables.
+        legend: What the mark of numbers that a few rows decide means; empty if no number has it.
+    """
+
+    text: str
+    findings: list[Finding]
+    tables: list[Table]
+    legend: str
+
+
+class NothingMeasuredError(InputError):
+    """The error for runs that hold no records yet."""
+
 
 def write_report(runs: Sequence[Run], out: Place, sections: Iterable[Section], title: str = "") -> Report:
     """Write what the runs hold into the file `out`.
@@ -68,12 +115,28 @@ def write_report(runs: Sequence[Run], out: Place, sections: Iterable[Section], t
         sections: What the report may say; a section for which the runs hold no records is left out.
         title: The title of the page; empty for the names of the runs.
     """
-    records = marked(read_runs(runs))
-    if records.is_empty():
-        raise InputError(f"{', '.join(str(run.path) for run in runs)} must hold records, but nothing was measured yet")
     if not isinstance(out, Remote) and out.is_dir():
         raise InputError(f"the report must be a file, but {out} is a folder; name a file in it, such as report.html")
+    page = page_of(runs, sections, title)
     make_directory(out.parent)
+    write_whole(out, page.text.encode())
+    return Report(out, page.findings, page.tables, page.legend)
+
+
+def page_of(runs: Sequence[Run], sections: Iterable[Section], title: str = "", live: Live | None = None) -> Page:
+    """Return the page of what the runs hold.
+
+    Args:
+        runs: The runs, drawn together.
+        sections: What the page may say; a section for which the runs hold no records is left out.
+        title: The title of the page; empty for the names of the runs.
+        live: What the page needs to follow the runs; None for a page that needs nothing but itself.
+    """
+    records = marked(read_runs(runs))
+    if records.is_empty():
+        raise NothingMeasuredError(
+            f"{', '.join(str(run.path) for run in runs)} must hold records, but nothing was measured yet"
+        )
     sections = tuple(sections)
     chapters = [_chapter(section, records) for section in sections]
     legend = LEGEND if records["decided"].any() else ""
@@ -82,9 +145,7 @@ def write_report(runs: Sequence[Run], out: Place, sections: Iterable[Section], t
     models = list(records.select("run", "model").unique(maintain_order=True).iter_rows())
     findings = [finding for chapter in chapters for finding in chapter.findings]
     findings.sort(key=lambda finding: models.index((finding.run, finding.model)))
-    report = Report(out, findings, tables, legend)
-    write_whole(out, _page(title, runs, records, sections, chapters, legend).encode())
-    return report
+    return Page(_text(title, runs, records, sections, chapters, legend, live), findings, tables, legend)
 
 
 def _chapter(section: Section, records: pl.DataFrame) -> Chapter:
@@ -92,34 +153,42 @@ def _chapter(section: Section, records: pl.DataFrame) -> Chapter:
     return Chapter(section.question, find(one, records), tabulate(one, records), draw(one, records))
 
 
-def _page(
+def _text(
     title: str,
     runs: Sequence[Run],
     records: pl.DataFrame,
     sections: Sequence[Section],
     chapters: Sequence[Chapter],
     legend: str,
+    live: Live | None,
 ) -> str:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("tangentlens", "report"), autoescape=True, undefined=jinja2.StrictUndefined
-    )
-    environment.filters |= {"spark": spark, "spec": _spec, "words": _words}
     figures = [figure for chapter in chapters for figure in chapter.figures]
-    pairs = zip(sections, chapters, strict=True)
     models = key_figures(sections, records)
-    return environment.get_template("page.html.jinja").render(
+    return template("page.html.jinja").render(
         title=title or ", ".join(run.name for run in runs),
         about=_about(records, runs),
         models=models[:_MODELS],
         n_models=len(models),
         story=figures[0] if figures else None,
-        chapters=[chapter for chapter in chapters if chapter.findings or chapter.tables or chapter.figures],
-        missing=[section for section, chapter in pairs if not (chapter.tables or chapter.figures or chapter.findings)],
+        chapters=[chapter for chapter in chapters if not chapter.is_empty],
+        missing=[section for section, chapter in zip(sections, chapters, strict=True) if chapter.is_empty],
         legend=legend,
         several=len(runs) > 1,
         manifests=[(run.name, json.dumps(run.manifest, indent=2)) for run in runs],
-        plotly_js=plotly.offline.get_plotlyjs(),
+        plotly_js="" if live else plotly.offline.get_plotlyjs(),
+        last_step=records["step"].max(),
+        live=live,
     )
+
+
+@cache
+def template(name: str) -> jinja2.Template:
+    """Return a template of this folder, in which all text is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("tangentlens", "report"), autoescape=True, undefined=jinja2.StrictUndefined
+    )
+    environment.filters |= {"spark": spark, "spec": _spec, "words": _words}
+    return environment.get_template(name)
 
 
 def _about(records: pl.DataFrame, runs: Sequence[Run]) -> str:

@@ -104,14 +104,18 @@ class Remote:
 
     def children(self) -> list[Remote]:
         """Return the objects and folders in a folder; none if there is no such folder."""
+        return list(self.described())
+
+    def described(self) -> dict[Remote, dict[str, Any]]:
+        """Return the objects and folders in a folder, by name, each with what the store says about it."""
         try:
             with self._reached("list") as (store, key):
-                listed = store.ls(key, detail=False)
+                listed = {str(one["name"]): dict(one) for one in store.ls(key, detail=True)}
         except FileNotFoundError:
-            return []
+            return {}
         # A console may leave an object that stands for the folder itself.
-        names = {PurePosixPath(str(one)).name for one in listed if str(one).strip("/") != str(key).strip("/")}
-        return [self / name for name in sorted(names)]
+        inside = {PurePosixPath(one).name: about for one, about in listed.items() if one.strip("/") != key.strip("/")}
+        return {self / name: inside[name] for name in sorted(inside)}
 
     def copy(self, to: Remote) -> None:
         """Copy an object, inside the store."""

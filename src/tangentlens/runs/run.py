@@ -100,6 +100,12 @@ class Run:
         """
         return concept_table(self.records, site, step, model)
 
+    def records_of(self, part: str) -> pl.DataFrame:
+        """Return the numbers of one part, as `records` has them."""
+        file = self._part(part)
+        (source,) = readable([file])
+        return _read_part(file, source, len(self.parts)).with_columns(run=pl.lit(self.name))
+
     @property
     def parts(self) -> set[str]:
         """Return the names of all parts of the records, which takes one look, however many there are."""
