@@ -113,7 +113,7 @@ def test_a_tracker_is_told_a_handful_of_numbers_on_due_steps(tmp_path):
     assert list(told) == [0, 2, 4], "as in the records"
     names = ["tangent_share", "tangent_share_over_chance", "anisotropy", "intrinsic_dimension", "gradient_norm"]
     names.append("massive_rows")
-    expected = [*names, *(f"{name}/resid.2" for name in names), "alarm/anisotropy"]
+    expected = [*names, *(f"resid.2/{name}" for name in names), "alarm/anisotropy"]
     assert list(told[0]) == [f"tangentlens/{name}" for name in expected]
     assert told[0]["tangentlens/alarm/anisotropy"] == 1
     records = open_run(tmp_path / "run").records

@@ -55,7 +55,7 @@ def test_a_lens_takes_names_for_module_paths_and_logs_them(tmp_path):
     with Lens(model, PAIRS, rank=4, every=1, run=tmp_path / "run", log_sites="resid.3") as lens:
         loss_of(model, TOKENS).backward()
         lens.step()
-    assert "anisotropy/resid.3" in lens.scalars
+    assert "resid.3/anisotropy" in lens.scalars
     run = open_run(tmp_path / "run")
     assert run.manifest["lenses"]["model"]["sites"]["resid.0"] == "input of LayerNorm"
     places = run.records.filter(metric="anisotropy", variant="", rows="all").select("site", "depth").rows()

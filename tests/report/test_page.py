@@ -66,7 +66,7 @@ def moved(tmp_path_factory):
     """A training with a probe."""
     path, model = tmp_path_factory.mktemp("moved") / "run", tiny_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    with Lens(model, "resid.1", rank=4, every=1, run=path, probe=tiny_batch(9)["input_ids"]) as lens:
+    with Lens(model, "resid.1", rank=4, every=1, run=path, probe=tiny_batch(9)["input_ids"], concepts=str) as lens:
         for step in range(3):
             model(**tiny_batch(step)).loss.backward()
             optimizer.step()
@@ -170,6 +170,14 @@ def test_the_first_screen_has_the_key_figures_of_every_model(run, page):
 
 def test_a_profile_has_no_step_to_show_a_card_of(profiled):
     assert key_figures(SECTIONS, read_runs([profiled])) == []
+
+
+def test_it_says_what_the_measurement_cost(run, page):
+    text = page.read_text()
+    told = re.findall(r"a-run, (decoder|encoder): (\d) due steps took", text)
+    assert told == [("decoder", "3"), ("encoder", "3")]
+    known = run.manifest["cost"]["decoder"]
+    assert 0 < known["measuring_seconds"] < known["seconds"]
 
 
 def test_what_a_report_cannot_answer_is_named_with_the_command_that_would(page):

@@ -180,8 +180,11 @@ def scalars(measured: Mapping[str, SiteMeasures]) -> dict[str, float]:
 
 
 def scalars_by_site(measured: Mapping[str, SiteMeasures]) -> dict[str, float]:
-    """Return the live numbers of every site, by `scalar/site`."""
-    return {f"{name}/{site}": value for site, one in measured.items() for name, value in _site_scalars(one).items()}
+    """Return the live numbers of every site, by `site/scalar`.
+
+    In this order no name is the beginning of another one, which some trackers would take for a folder.
+    """
+    return {f"{site}/{name}": value for site, one in measured.items() for name, value in _site_scalars(one).items()}
 
 
 def _site_scalars(site: SiteMeasures) -> dict[str, float]:

@@ -99,6 +99,8 @@ def grid(
                 named = bool(trace.name)
                 trace.update(legendgroup=trace.legendgroup or trace.name, showlegend=named and trace.name not in shown)
                 shown |= {trace.name} if named else set()
+                # The name of the panel, for the saved numbers.
+                trace.update(meta=f"{model}: {label}")
                 plot.add_trace(trace, row=at, col=models.index(str(model)) + 1)
     return plot
 

@@ -15,6 +15,7 @@ import polars as pl
 
 from tangentlens.errors import InputError
 from tangentlens.report.contents import Figure, Finding, Section, Table, draw, find, key_figures, tabulate
+from tangentlens.report.cost import costs
 from tangentlens.report.drawing import evenly_spaced
 from tangentlens.report.reading import LEGEND, marked, read_runs
 from tangentlens.runs.files import Place, make_directory, write_whole
@@ -174,6 +175,7 @@ def _text(
         missing=[section for section, chapter in zip(sections, chapters, strict=True) if chapter.is_empty],
         legend=legend,
         several=len(runs) > 1,
+        costs=list(costs(runs)),
         manifests=[(run.name, json.dumps(run.manifest, indent=2)) for run in runs],
         plotly_js="" if live else plotly.offline.get_plotlyjs(),
         last_step=records["step"].max(),
