@@ -31,6 +31,7 @@ from tangentlens.runs.vocabulary import (
 from tangentlens.statistics.corrections import holm
 from tangentlens.statistics.influence import DECIDES, TOP
 from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.words import Relation, relation
 
 # The key of a metric in the vocabulary, from its columns in the records.
 KEY = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
@@ -178,6 +179,11 @@ def as_interval(row: Row) -> Interval:
     """Return the estimate in a row of the records; an end that is missing there is NaN."""
     low, high = (math.nan if row[end] is None else row[end] for end in ("ci_low", "ci_high"))
     return Interval(row["value"], low, high, row.get("ci_over") or "")
+
+
+def relations(log_ratios: pl.DataFrame) -> list[Relation]:
+    """Return what may be said of each log-ratio."""
+    return [relation(as_interval(row)) for row in log_ratios.iter_rows(named=True)]
 
 
 def interval_text(row: Row) -> str:

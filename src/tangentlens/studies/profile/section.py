@@ -10,7 +10,17 @@ from plotly.subplots import make_subplots
 
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import COLOURS, bars, labelled, log_axis, models_of, styled
-from tangentlens.report.reading import IN_BATCHES, KEY, Row, interval_text, mark, rows_text, text_of, without_massive
+from tangentlens.report.reading import (
+    IN_BATCHES,
+    KEY,
+    Row,
+    as_interval,
+    interval_text,
+    mark,
+    rows_text,
+    text_of,
+    without_massive,
+)
 from tangentlens.runs.vocabulary import (
     ACTIVATION,
     ALL_ROWS,
@@ -22,7 +32,9 @@ from tangentlens.runs.vocabulary import (
     WITHOUT_MASSIVE,
     derived,
 )
+from tangentlens.statistics.words import relation, tally
 
+_ENDS = ("value", "ci_low", "ci_high")
 # How the lines of all rows, and of rows without massive ones, are drawn.
 _DASH = {ALL_ROWS: "solid", WITHOUT_MASSIVE: "dash"}
 
@@ -151,14 +163,12 @@ def clusters(rows: pl.DataFrame) -> Iterator[str]:
     inside, random = (of_all.filter(variant=variant) for variant in ("", "matched"))
     both = inside.join(random, on="site", suffix="_random")
     if both.height:
-        rounder = both.filter(pl.col("ci_high") < pl.col("ci_low_random")).height
-        longer = both.filter(pl.col("ci_low") > pl.col("ci_high_random")).height
+        kinds = [
+            relation(as_interval(row).log_over(as_interval({end: row[f"{end}_random"] for end in _ENDS})))
+            for row in both.iter_rows(named=True)
+        ]
         means = " and ".join(f"{both[name].sum() / both.height:#.3g}" for name in ("value", "value_random"))
-        yield (
-            f"Inside clusters, the anisotropy is significantly below that of as many random rows at {rounder} of "
-            f"{both.height} sites, significantly above it at {longer} and not significantly different from it at "
-            f"{both.height - rounder - longer} (means {means})."
-        )
+        yield (f"Inside clusters, the anisotropy is {tally(kinds, 'that of as many random rows')} (means {means}).")
 
 
 SECTION = Section(
