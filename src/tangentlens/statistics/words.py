@@ -83,9 +83,18 @@ def compare(name: str, log_ratio: Interval, p_value: float | None = None) -> str
     >>> compare("random", Interval(0.7, 0.6, 0.8), p_value=0.2)
     '2.01 [1.82, 2.23] times random (above its mean, but not significantly above a single draw, p = 0.2)'
     """
+    return f"{log_ratio.exp()} times {name} ({verdict(log_ratio, p_value)})"
+
+
+def verdict(log_ratio: Interval, p_value: float | None = None) -> str:
+    """Return what may be said of a ratio, also by the p-value against single draws of a random control if there is one.
+
+    >>> verdict(Interval(0.7, 0.6, 0.8), p_value=0.001)
+    'significantly above, p = 0.001'
+    """
     kind = relation(log_ratio)
     told = word(kind)
     if kind == "above" and p_value is not None and p_value >= 0.05:
         told = "above its mean, but not significantly above a single draw"
     chance = f", p = {p_value:.2g}" if p_value is not None and log_ratio.ci_low > 0 else ""
-    return f"{log_ratio.exp()} times {name} ({told}{chance})"
+    return f"{told}{chance}"
