@@ -59,7 +59,7 @@ SIGNS: dict[Relation, Sign] = {
 
 @dataclass(frozen=True)
 class Card:
-    """A key figure of one model: a number with its interval, what may be said of it, and its course over training.
+    """A key figure of one model: a number with its interval, what may be said of it, and its course.
 
     Attributes:
         title: What the number is.
@@ -67,7 +67,8 @@ class Card:
         interval: Its interval; empty if it has none.
         verdict: What may be said of it, in a few words.
         sign: Whether that is more, less or as much as what it is compared with; 'open' if nothing was shown.
-        course: The number at each step, for a small line; empty if there is only one.
+        course: The number at each step, or at each site from the first to the last, for a small line; empty if there is
+            only one.
     """
 
     title: str
