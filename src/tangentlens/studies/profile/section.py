@@ -71,8 +71,8 @@ def profile_over_depth(records: pl.DataFrame) -> Figure | None:
             plot.update_xaxes(title_text="depth", showticklabels=True, row=row, col=col)
     caption = (
         "Depth is 0 before the first block and 1 after the last. Means over batches of shuffled token vectors, with "
-        "95% intervals over batches. The shape of a profile (bell, valley, irregular, monotone, flat) is decided over the "
-        "same batches; undecided: neither a shape nor flatness could be shown."
+        "95% intervals over batches. The shape of a profile (bell, valley, irregular, monotone, flat) is decided over "
+        "the same batches; undecided: neither a shape nor flatness could be shown."
     )
     return Figure(_title(rows, records), caption, styled(plot, 260 * n_rows + 80))
 
