@@ -144,6 +144,8 @@ def test_a_browser_draws_every_figure_from_disk(page, tmp_path):
     assert _drawn(folded.stdout) == 1
     assert _drawn(opened.stdout) == len(re.findall(r'id="figure-\d+-data"', opened.stdout)) > 6
     assert "errorbars" in opened.stdout
+    # The page colours a figure before it is drawn; plotly's own background is white.
+    assert 'style="background: rgba(0, 0, 0, 0);"' in folded.stdout
     assert "Uncaught" not in folded.stderr + opened.stderr
 
 

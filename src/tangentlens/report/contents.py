@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 import polars as pl
@@ -127,9 +127,15 @@ def key_figures(sections: Iterable[Section], records: pl.DataFrame) -> list[Mode
             str(model),
             [card for section in sections for make in section.cards for card in make(section.chosen(rows))],
         )
-        for (run, model), rows in records.group_by(["run", "model"], maintain_order=True)
+        for (run, model), rows in _by_model(records)
     ]
     return [model for model in models if model.cards]
+
+
+def _by_model(records: pl.DataFrame) -> Iterator[tuple[tuple[Any, ...], pl.DataFrame]]:
+    """Yield the records of each model of each run; those of a single one as they are, which spares a copy."""
+    models = records.select("run", "model").unique().rows()
+    yield from [(models[0], records)] if len(models) == 1 else records.group_by(["run", "model"], maintain_order=True)
 
 
 def draw(sections: Iterable[Section], records: pl.DataFrame) -> list[Figure]:
@@ -151,7 +157,7 @@ def find(sections: Iterable[Section], records: pl.DataFrame) -> list[Finding]:
     sections, records = tuple(sections), undoubted(marked(records))
     return [
         Finding(str(run), str(model), text)
-        for (run, model), rows in records.group_by(["run", "model"], maintain_order=True)
+        for (run, model), rows in _by_model(records)
         for section in sections
         for say in section.findings
         for text in say(section.chosen(rows))

@@ -182,7 +182,7 @@ def _sites(model: nn.Module, wanted: str | Sequence[str]) -> list[Site]:
 
 def verdicts(rows: pl.DataFrame) -> Iterator[str]:
     """Say the verdict at each site, and at how many sites, and in how many charts, the own chart takes more."""
-    audited = rows.sort("depth", maintain_order=True)
+    audited = rows.filter(pl.col("metric").str.starts_with(f"{AUDITED}/")).sort("depth", maintain_order=True)
     for row in audited.filter(metric=VERDICT).iter_rows(named=True):
         yield f"Audit at {row['site']}{rows_text(row['rows'])}: the gradients are {VERDICTS[row['detail']]}."
     charts, other = without_massive(audited.filter(metric=derived(AUDITED, "charts"))), "that in other charts' planes"

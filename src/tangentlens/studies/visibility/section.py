@@ -75,7 +75,8 @@ def _summary(records: pl.DataFrame) -> str:
 def visibility_tables(records: pl.DataFrame) -> Iterator[Table]:
     """Tabulate visible curvature at the corpus' frequencies site by site, one table per model."""
     key = ["run", "model", "site"]
-    rows = records.filter(~_IS_MANIFOLD).sort("run", "model", "depth", maintain_order=True)
+    tabled = pl.col("metric").is_in([RATIO, derived(P_VALUE_OF, RATIO), CORRELATION, "intrinsic_dimension", "resolved"])
+    rows = records.filter(~_IS_MANIFOLD, tabled).sort("run", "model", "depth", maintain_order=True)
     at_corpus = rows.filter(variant=CORPUS, alpha=1.0)
 
     def column(name: str, of: pl.DataFrame, metric: str, tell: Callable[[Row], str]) -> pl.DataFrame:
