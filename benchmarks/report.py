@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from tangentlens.corpora.text import builtin_text
 from tangentlens.corpora.tokens import train_tokenizer
 from tangentlens.report.page import write_report
-from tangentlens.runs.run import Run, create_run
+from tangentlens.runs.run import Run, create_run, open_run
 from tangentlens.studies import SECTIONS
 from tangentlens.studies.sweep import SweepPlan, run_sweep
 
@@ -91,17 +91,23 @@ async def first_figure(page: Path) -> tuple[float, float]:
     raise RuntimeError(f"no figure was drawn: {told}")
 
 
+def measured(run: Run, page: Path) -> None:
+    """Write the report of a run and print how long that takes, how large it is and when its first figure is there."""
+    print(f"{run.name}: {run.records.height:,} records")
+    start = time.perf_counter()
+    write_report([run], page, SECTIONS)
+    print(f"  written in {time.perf_counter() - start:.1f} s, {page.stat().st_size / 1e6:.1f} MB")
+    for wall, busy in (asyncio.run(first_figure(page)) for _ in range(3)):
+        print(f"  first figure after {wall:.2f} s, of which the page worked {busy:.2f} s")
+
+
 def main() -> None:
     sites = int(sys.argv[1]) if len(sys.argv) > 1 else SITES
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        run = planted(folder, pattern(folder), sites)
-        print(f"{sites} sites, {len(STEPS)} checkpoints: {run.records.height:,} records")
-        start = time.perf_counter()
-        page = write_report([run], folder / "report.html", SECTIONS).path
-        print(f"written in {time.perf_counter() - start:.1f} s, {page.stat().st_size / 1e6:.1f} MB")
-        for wall, busy in (asyncio.run(first_figure(page)) for _ in range(3)):
-            print(f"first figure after {wall:.2f} s, of which the page worked {busy:.2f} s")
+        records = pattern(folder)
+        measured(open_run(folder / "sweep"), folder / "short.html")
+        measured(planted(folder, records, sites), folder / "long.html")
 
 
 if __name__ == "__main__":
