@@ -44,10 +44,10 @@ from tangentlens.statistics.corrections import benjamini_hochberg, holm
 from tangentlens.statistics.interval import Interval
 
 if TYPE_CHECKING:
-    from tangentlens.studies.functions import model_audit, model_test, profile, sweep
+    from tangentlens.studies.functions import model_audit, model_test, profile, show, sweep
 
 # The commands as functions need everything that draws a report, which others need not wait for.
-_COMMANDS = ("model_audit", "model_test", "profile", "sweep")
+_COMMANDS = ("model_audit", "model_test", "profile", "show", "sweep")
 
 
 def __getattr__(name: str) -> Any:
@@ -105,6 +105,7 @@ __all__ = [
     "rankme",
     "rogue_dimensions",
     "share",
+    "show",
     "stable_rank",
     "sweep",
     "tangent_test",

@@ -166,7 +166,8 @@ def test_charts_of_uneven_size_prefer_nothing_if_gradients_are_unrelated():
         centers = 6 * torch.randn(8, 32, generator=make, dtype=torch.float64)
         rows = centers[cluster] + torch.randn(3000, 32, generator=make, dtype=torch.float64)
         check = own_and_swapped_charts(audited(rows, unrelated(3000, 32, 1.0, seed + 100), length=30, rank=8))
-        claimed += "significantly above" in check.means or "significantly below" in check.means
+        mean, _, _ = check.means.partition(". Chart by chart")
+        claimed += "significantly above" in mean or "significantly below" in mean
     assert claimed <= 2
 
 

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 
@@ -39,6 +41,9 @@ def test_own_and_swapped_are_means_over_charts_and_over_the_other_planes():
         assert test.share("swapped", order).value == pytest.approx(sum(swapped) / len(swapped), rel=1e-6)
         if order == 1.0:
             assert test.wins == sum(mine > others for mine, others in zip(own, swapped, strict=True))
+            ratios = [math.log(mine / others) for mine, others in zip(own, swapped, strict=True)]
+            assert [ratio.value for ratio in test.log_ratios.values()] == pytest.approx(ratios, rel=1e-6)
+            assert all(ratio.ci_low < ratio.value < ratio.ci_high for ratio in test.log_ratios.values())
     assert test.n_charts == len(found.planes)
 
 

@@ -194,5 +194,5 @@ def test_clusters_are_called_rounder_or_longer_by_their_intervals():
     inside = profile_cells("local_anisotropy", [0.1, 0.5, 0.3])
     random = profile_cells("local_anisotropy", [0.3, 0.3, 0.3], variant="matched")
     said = texts(*inside, *random)
-    assert "is significantly below that of as many random rows at 1 of 3 sites, significantly above it at 1" in said
+    assert "is significantly above that of as many random rows at 1 of 3 sites, significantly below it at 1" in said
     assert "and not significantly different from it at 1 (means 0.300 and 0.300)" in said

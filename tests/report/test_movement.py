@@ -55,14 +55,14 @@ def test_the_last_step_is_told_with_its_distance_and_its_controls():
 @pytest.mark.parametrize(
     ("ratios", "half", "says"),
     [
-        ((0.3, 0.3, -0.2), 0.1, "by more than 5%, at 2 of 3 steps. It does not at 1, and at 0 neither is shown"),
-        ((0.0, 0.0, 0.0), 0.01, "by more than 5%, at 0 of 3 steps. It does not at 3, and at 0 neither is shown"),
-        ((0.0, 0.1, 0.0), 0.1, "by more than 5%, at 0 of 3 steps. It does not at 0, and at 3 neither is shown"),
+        ((0.3, 0.3, -0.2), 0.1, "significantly above that of pca at 2 of 3 steps and significantly below it at 1"),
+        ((0.0, 0.02, 0.0), 0.01, "within 5% of that of pca at 3 of 3 steps"),
+        ((0.0, 0.09, 0.0), 0.1, "not significantly different from that of pca at 3 of 3 steps"),
     ],
 )
 def test_more_than_variance_is_counted_by_intervals(ratios, half, says):
     records = frame(*(step_cells(2**place, pca=ratio, half=half) for place, ratio in enumerate(ratios)))
-    assert f"The proxy captures more of the movement than pca does, {says}" in told(records)
+    assert f"The proxy's share of the movement is {says} (95%" in told(records)
 
 
 def test_amplification_is_told_step_by_step_by_intervals():

@@ -145,6 +145,8 @@ def test_a_browser_draws_every_figure_from_disk(page, tmp_path):
     assert _drawn(folded.stdout) == 1
     assert _drawn(opened.stdout) == len(re.findall(r'id="figure-[\w-]+-data"', opened.stdout)) > 6
     assert "errorbars" in opened.stdout
+    # The page colours a figure before it is drawn; plotly's own background is white.
+    assert 'style="background: rgba(0, 0, 0, 0);"' in folded.stdout
     assert "Uncaught" not in folded.stderr + opened.stderr
 
 
@@ -152,7 +154,7 @@ def _drawn(dom):
     return len(re.findall(r'<div class="plot js-plotly-plot"', dom))
 
 
-def test_the_first_screen_has_the_key_figures_of_every_model(run, page):
+def test_the_first_screen_has_the_key_figures_of_every_model(run, profiled, page):
     decoder, encoder = key_figures(SECTIONS, read_runs([run]))
     assert (decoder.model, encoder.model) == ("decoder", "encoder")
     shares = run.records.filter(metric="share", order=1.0, freq_bin="all", site="mean", model="decoder", rows="all")
@@ -165,11 +167,25 @@ def test_the_first_screen_has_the_key_figures_of_every_model(run, page):
     assert len(decoder.cards) == 4
     text = page.read_text()
     assert text.index('class="card') < text.index('class="plot"') < text.index("<details")
-    assert text.count("<polyline") == 8
+    profile = [card for model in key_figures(SECTIONS, read_runs([profiled])) for card in model.cards]
+    assert text.count("<polyline") == 8 + sum(bool(card.course) for card in profile)
 
 
-def test_a_profile_has_no_step_to_show_a_card_of(profiled):
-    assert key_figures(SECTIONS, read_runs([profiled])) == []
+def test_a_profile_has_key_figures_over_depth(profiled):
+    (model,) = key_figures(SECTIONS, read_runs([profiled]))
+    values = profiled.records.filter(metric="anisotropy", rows="all").sort("value")
+    peak = values.row(-1, named=True)
+    card = model.cards[0]
+    assert card.title == f"Anisotropy: highest at {peak['site']}"
+    assert card.value == f"{peak['value']:.3g}"
+    assert card.interval == f"[{peak['ci_low']:.3g}, {peak['ci_high']:.3g}]"
+    assert [place for place, _ in card.course] in ([], [0, 1, 2, 3])
+    assert [one.title.partition(":")[0] for one in model.cards] == [
+        "Anisotropy",
+        "Massive rows",
+        "Intrinsic dimension",
+        "Mean cosine",
+    ]
 
 
 def test_it_says_what_the_measurement_cost(run, page):

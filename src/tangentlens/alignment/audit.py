@@ -18,6 +18,7 @@ from tangentlens.alignment.tangent_planes import VERDICTS
 from tangentlens.alignment.tangent_result import TangentTest
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.notebook import as_html
 from tangentlens.proxies import DEFAULT, Fit
 
 
@@ -59,9 +60,19 @@ class Audit:
             ]
         )
 
+    @property
+    def _about(self) -> str:
+        return f"rank {self.rank} of {self.dim}, {self.n_tokens} tokens"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the verdict, and every check with what it means."""
+        rows = [(check.name, check.means, check.found) for check in self.checks]
+        return as_html(
+            f"The gradients are {VERDICTS[self.says]}.", [f"Audit: {self._about}."], ("check", "means", "found"), rows
+        )
+
     def __repr__(self) -> str:
-        about = f"rank {self.rank} of {self.dim}, {self.n_tokens} tokens"
-        page = [f"Audit ({about}): the gradients are {VERDICTS[self.says]}"]
+        page = [f"Audit ({self._about}): the gradients are {VERDICTS[self.says]}"]
         for check in self.checks:
             page += ["", check.name, f"  found: {check.found}", f"  means: {check.means}"]
         return "\n".join(page)

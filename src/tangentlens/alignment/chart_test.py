@@ -16,6 +16,7 @@ from tangentlens.proxies.charts import Charts
 from tangentlens.statistics.groups import sequence_groups
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.jackknife import jackknife, log_share, share_jackknife
+from tangentlens.statistics.words import relation, tally
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,8 +29,7 @@ class ChartTest:
         own: Shares in the own plane by order: of all sequences, then without each group of them.
         swapped: Mean shares in the planes of the other charts, likewise.
         energy: The part of the energy that each group of sequences has, the mean over charts.
-        wins: The number of charts in which the own share exceeds the swapped one.
-        n_charts: The number of charts that were compared.
+        log_ratios: ln(own / swapped) for energy, of each chart that was compared, with its interval over sequences.
     """
 
     rank: int
@@ -37,8 +37,26 @@ class ChartTest:
     own: Mapping[float, Float[Tensor, "g_plus_1"]]
     swapped: Mapping[float, Float[Tensor, "g_plus_1"]]
     energy: Float[Tensor, "g"]
-    wins: int
-    n_charts: int
+    log_ratios: Mapping[str, Interval]
+
+    @property
+    def n_charts(self) -> int:
+        """The number of charts that were compared."""
+        return len(self.log_ratios)
+
+    @property
+    def wins(self) -> int:
+        """The number of charts in which the own share exceeds the swapped one, whatever their intervals."""
+        return sum(ratio.value > 0 for ratio in self.log_ratios.values())
+
+    def by_chart(self) -> str:
+        """Return in how many charts the own share is significantly above the swapped one, and in how many not.
+
+        This describes the charts. It tests nothing: a plane in which all gradients lie more than in others gives its
+        own chart a larger share, and all other charts a smaller one.
+        """
+        kinds = [relation(ratio) for ratio in self.log_ratios.values()]
+        return tally(kinds, "that in other charts' planes", "charts", "in")
 
     def share(self, variant: str = "own", order: float = 1.0) -> Interval:
         """Return the share of `own` or `swapped` planes, the mean over charts, with its 95% interval over sequences."""
@@ -51,8 +69,8 @@ class ChartTest:
 
     def __repr__(self) -> str:
         return (
-            f"ChartTest(own {self.share()}, swapped {self.share('swapped')}, own wins in {self.wins} of "
-            f"{self.n_charts} charts, rank {self.rank} of {self.dim})"
+            f"ChartTest(own {self.share()}, swapped {self.share('swapped')}, own {self.by_chart()}, "
+            f"rank {self.rank} of {self.dim})"
         )
 
 
@@ -105,6 +123,8 @@ def chart_test(
         own=dict(zip(BINNED_ORDERS, own.mean(dim=0).unbind(dim=1), strict=True)),
         swapped=dict(zip(BINNED_ORDERS, swapped.mean(dim=0).unbind(dim=1), strict=True)),
         energy=torch.stack(energies).mean(dim=0),
-        wins=int((own[:, 0, 0] > swapped[:, 0, 0]).sum()),
-        n_charts=len(pairs),
+        log_ratios={
+            name: jackknife(log_share(mine[:, 0]) - log_share(theirs[:, 0]), energy)
+            for name, mine, theirs, energy in zip(planes, own, swapped, energies, strict=True)
+        },
     )

@@ -26,9 +26,9 @@ from tangentlens.proxies.random import random
 from tangentlens.proxies.semi_nmf import SPAN_TOL, SemiNMF
 from tangentlens.proxies.tail import tail
 from tangentlens.statistics.bootstrap import bootstrap_interval
-from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.interval import Interval, exactly
 from tangentlens.statistics.jackknife import jackknife, log_odds, log_share, share_jackknife
-from tangentlens.statistics.words import WORDS, Relation, compare, relation
+from tangentlens.statistics.words import WORDS, compare, grouped, relation
 
 N_CHARTS = 12
 # The number of refits of the proxy.
@@ -67,11 +67,8 @@ def curvature_along_the_proxy(on: AuditData) -> Check:
     }
     along = geometry.along(on.proxy)
     ratios = {name: geometry.along_ratio(on.proxy, control) for name, control in controls.items()}
-    to_random = ratios["random"]
-    # These are ratios and not log-ratios, so they are compared with 1.
-    kind: Relation = "below" if to_random.ci_high < 1 else "above" if to_random.ci_low > 1 else "undecided"
-    means = f"the curvature along the proxy is {WORDS[kind]} that along random directions"
-    if math.isnan(to_random.value):
+    means = f"the curvature along the proxy is {WORDS[relation(ratios['random'].log())]} that along random directions"
+    if math.isnan(ratios["random"].value):
         means = "the curvature is too small to compare the proxy with random directions"
     return Check(
         "curvature",
@@ -100,7 +97,8 @@ def own_and_swapped_charts(on: AuditData) -> Check:
     )
     energy, anisotropy, permuted = real.log_ratio(1.0), real.log_ratio(2.0), null.log_ratio(1.0)
     means = (
-        f"the share of a chart's gradients in its own plane is {WORDS[relation(energy)]} that in other charts' planes"
+        f"on average over charts, the share of a chart's gradients in its own plane is {WORDS[relation(energy)]} that "
+        "in other charts' planes"
     )
     if relation(energy) == "above":
         means += (
@@ -108,6 +106,8 @@ def own_and_swapped_charts(on: AuditData) -> Check:
             if energy.ci_low > permuted.ci_high
             else ", but the interval of their ratio overlaps with that of permuted gradients"
         )
+    # One plane that takes much of all gradients puts some charts above and others below, which the mean does not feel.
+    means += f". Chart by chart, it is {real.by_chart()}"
     return Check(
         "charts",
         f"the share of a chart's gradients in its own plane (rank {real.rank}, chance {real.rank / real.dim:.3g}) is "
@@ -115,7 +115,8 @@ def own_and_swapped_charts(on: AuditData) -> Check:
         f"energy and {anisotropy.exp()} for anisotropy. The own share is larger in {real.wins} of {real.n_charts} "
         f"charts. With gradients randomly permuted over tokens, the ratio for energy is {permuted.exp()}",
         means,
-        {"log_ratio": energy, "log_ratio at order 2": anisotropy, "log_ratio of permuted gradients": permuted},
+        {"log_ratio": energy, "log_ratio at order 2": anisotropy, "log_ratio of permuted gradients": permuted}
+        | {f"log_ratio of chart {name}": ratio for name, ratio in real.log_ratios.items()},
     )
 
 
@@ -131,12 +132,7 @@ def against_controls(on: AuditData) -> Check:
         "controls",
         f"the energy share of the proxy is {test.share()}: "
         + "; ".join(compare(name, ratio, p_values[name]) for name, ratio in ratios.items()),
-        "its share is "
-        + "; ".join(
-            f"{word} that of: {', '.join(name for name in ratios if words[name] == kind)}"
-            for kind, word in WORDS.items()
-            if kind in words.values()
-        ),
+        f"its share is {grouped(words, than='that of')}",
         {f"log_ratio to {name}": ratio for name, ratio in ratios.items()},
     )
 
@@ -179,25 +175,25 @@ def rank_sweep(on: AuditData) -> Check:
     """Compare the energy share of the proxy with chance and with pca, at ranks from 2 to half the width."""
     d = on.proxy.dim
     ranks = [2**power for power in range(1, 13) if 2**power <= min(d // 2, len(on.fit.sequences))]
-    enrichment, to_pca = {}, {}
+    to_chance, to_pca = {}, {}
     for rank in ranks:
         proxy = on.fitted(on.principal, rank)
         shares = on.test.energy_shares({"proxy": proxy, "pca": pca(on.principal, proxy.rank)})
-        enrichment[rank] = jackknife(log_share(shares["proxy"]) - math.log(proxy.rank / d)).exp()
-        to_pca[rank] = _ratio(*shares.values())
-    above = [str(rank) for rank in ranks if enrichment[rank].ci_low > 1]
-    above_pca, like_pca = (
-        [str(rank) for rank in ranks if relation(to_pca[rank]) == kind] for kind in ("above", "equivalent")
+        to_chance[str(rank)] = jackknife(log_share(shares["proxy"]) - math.log(proxy.rank / d))
+        to_pca[str(rank)] = _ratio(*shares.values())
+    against_chance, against_pca = (
+        grouped({rank: relation(ratio) for rank, ratio in ratios.items()}, than)
+        for ratios, than in ((to_chance, "chance at ranks"), (to_pca, "pca at ranks"))
     )
     return Check(
         "rank",
         "the energy share of the proxy is "
         + "; ".join(
-            f"{enrichment[rank]} times chance and {to_pca[rank].exp()} times pca at rank {rank}" for rank in ranks
+            f"{to_chance[rank].exp()} times chance and {to_pca[rank].exp()} times pca at rank {rank}"
+            for rank in to_chance
         ),
-        f"significantly above chance at ranks: {', '.join(above) or 'none'}; significantly above pca at ranks: "
-        f"{', '.join(above_pca) or 'none'}; within 5% of pca at ranks: {', '.join(like_pca) or 'none'}",
-        {f"enrichment at {rank}": value for rank, value in enrichment.items()}
+        f"its share is {against_chance}; {against_pca}",
+        {f"enrichment at {rank}": ratio.exp() for rank, ratio in to_chance.items()}
         | {f"log_ratio to pca at {rank}": value for rank, value in to_pca.items()},
     )
 
@@ -254,10 +250,8 @@ def against(on: AuditData, name: str, rows: TokenRows) -> Check:
         for whose in pair
     }
     (ours, *_, their_own), ratio = estimates.values(), _ratio(*on_these.values())
-    # The two shares are of different sequences, so their intervals are compared, not that of a ratio.
-    own: Relation = (
-        "above" if ours.ci_low > their_own.ci_high else "below" if ours.ci_high < their_own.ci_low else "undecided"
-    )
+    # The two shares are of different sequences: there is no jackknife of their ratio.
+    own = relation(ours.log_over(their_own))
     return Check(
         f"against {name}",
         "energy shares: "
@@ -273,14 +267,16 @@ def fitted_elsewhere(on: AuditData, proxies: Mapping[str, Subspace]) -> Check:
     """Compare the energy share of proxies that were fitted under other conditions with chance, on these gradients."""
     shares = on.test.energy_shares({**proxies, "proxy": on.proxy})
     estimates = {f"share of {name}": share_jackknife(shares[name]) for name in proxies}
-    chance = {name: proxy.rank / proxy.dim for name, proxy in proxies.items()}
-    above = [name for name in proxies if estimates[f"share of {name}"].ci_low > chance[name]]
+    kinds = {
+        name: relation(estimates[f"share of {name}"].log_over(exactly(proxy.rank / proxy.dim)))
+        for name, proxy in proxies.items()
+    }
     return Check(
         "fitted elsewhere",
         "energy shares on these gradients: "
         + "; ".join(f"{name} {estimates[f'share of {name}']}" for name in proxies)
         + f"; this proxy {share_jackknife(shares['proxy'])} (chance {on.proxy.rank / on.proxy.dim:.3g})",
-        f"significantly above chance on these gradients: {', '.join(above) or 'none'}",
+        f"their share of these gradients is {grouped(kinds, than='chance')}",
         estimates,
     )
 

@@ -16,6 +16,7 @@ from tangentlens.alignment.chance import Chance
 from tangentlens.alignment.permuted import Permuted
 from tangentlens.alignment.share import ORDERS
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.notebook import as_html
 from tangentlens.statistics.bootstrap import bootstrap_intervals
 from tangentlens.statistics.influence import DECIDES, TOP, effective_number
 from tangentlens.statistics.interval import Interval
@@ -28,7 +29,7 @@ from tangentlens.statistics.jackknife import (
     share_jackknife,
     share_jackknives,
 )
-from tangentlens.statistics.words import compare
+from tangentlens.statistics.words import compare, verdict
 
 
 class Cell(NamedTuple):
@@ -231,17 +232,9 @@ class TangentTest:
 
     def verdict(self) -> str:
         """Return what the intervals allow to be said, in one line for each order and control."""
-        lines = []
-        if effective_number(self.energy["all"]) < LEAST_EFFECTIVE:
-            lines.append(
-                f"Shares have no interval: {self.effective_sequences['all']:.1f} effective sequences hold the energy."
-            )
-        for order in dict.fromkeys(cell.order for cell in self.shares if cell.freq_bin == "all"):
-            share = self.share(order=order)
-            what = f"the {self.of}'s {ORDERS[order]}"
-            lines.append(f"The proxy (rank {self.rank} of {self.dim}) takes {share} of {what}.")
-            if self.held_by_top.get(order, 0.0) > DECIDES:
-                lines.append(f"  Warning: {TOP:.0%} of the tokens hold {self.held_by_top[order]:.0%} of this number.")
+        lines = self._without_interval()
+        for order in self._orders:
+            lines += [self._taken(order), *(f"  {warning}" for warning in self._warnings(order))]
             for control in self.variants[1:]:
                 p_value = self.p_values.get(Cell(control, order, "all"))
                 lines.append(f"  {compare(control, self.log_ratio(control, order), p_value)}")
@@ -249,6 +242,42 @@ class TangentTest:
             lines.append(f"Token by token, it takes {self.token_share()} of the energy on average.")
             lines += [f"  {compare(control, self.token_log_ratio(control))}" for control in self.variants[1:]]
         return "\n".join(lines)
+
+    @property
+    def _orders(self) -> list[float]:
+        """The orders of the shares of all tokens."""
+        return list(dict.fromkeys(cell.order for cell in self.shares if cell.freq_bin == "all"))
+
+    def _taken(self, order: float) -> str:
+        what = f"the {self.of}'s {ORDERS[order]}"
+        return f"The proxy (rank {self.rank} of {self.dim}) takes {self.share(order=order)} of {what}."
+
+    def _without_interval(self) -> list[str]:
+        if effective_number(self.energy["all"]) >= LEAST_EFFECTIVE:
+            return []
+        return [f"Shares have no interval: {self.effective_sequences['all']:.1f} effective sequences hold the energy."]
+
+    def _warnings(self, order: float) -> list[str]:
+        held = self.held_by_top.get(order, 0.0)
+        return [f"Warning: {TOP:.0%} of the tokens hold {held:.0%} of this number."] if held > DECIDES else []
+
+    def _compared(self) -> Iterator[tuple[object, ...]]:
+        """Yield how the proxy compares with each control: what is shared, the control, both shares, and the verdict."""
+        for order in self._orders:
+            for control in self.variants[1:]:
+                ratio, p_value = self.log_ratio(control, order), self.p_values.get(Cell(control, order, "all"))
+                yield ORDERS[order], control, self.share(control, order), ratio.exp(), verdict(ratio, p_value)
+        for control in self.variants[1:] if self.token_shares else ():
+            ratio = self.token_log_ratio(control)
+            yield "energy, token by token", control, self.token_share(control), ratio.exp(), verdict(ratio)
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the share of the proxy, and how it compares with each control."""
+        first, *others = self._orders
+        facts = [*self._without_interval(), *self._warnings(first)]
+        facts += [text for order in others for text in (self._taken(order), *self._warnings(order))]
+        columns = ("share of", "control", "its share", "proxy / it", "the proxy is")
+        return as_html(self._taken(first), facts, columns, self._compared())
 
     def _row(
         self, metric: str, cell: Cell, share: Interval, ratio: Interval | None, p_value: float | None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import plotly.graph_objects as go
 import polars as pl
@@ -68,7 +68,7 @@ SIGNS: dict[Relation, Sign] = {
 
 @dataclass(frozen=True)
 class Card:
-    """A key figure of one model: a number with its interval, what may be said of it, and its course over training.
+    """A key figure of one model: a number with its interval, what may be said of it, and its course.
 
     Attributes:
         title: What the number is.
@@ -76,7 +76,8 @@ class Card:
         interval: Its interval; empty if it has none.
         verdict: What may be said of it, in a few words.
         sign: Whether that is more, less or as much as what it is compared with; 'open' if nothing was shown.
-        course: The number at each step, for a small line; empty if there is only one.
+        course: The number at each step, or at each site from the first to the last, for a small line; empty if there is
+            only one.
     """
 
     title: str
@@ -135,9 +136,15 @@ def key_figures(sections: Iterable[Section], records: pl.DataFrame) -> list[Mode
             str(model),
             [card for section in sections for make in section.cards for card in make(section.chosen(rows))],
         )
-        for (run, model), rows in records.group_by(["run", "model"], maintain_order=True)
+        for (run, model), rows in _by_model(records)
     ]
     return [model for model in models if model.cards]
+
+
+def _by_model(records: pl.DataFrame) -> Iterator[tuple[tuple[Any, ...], pl.DataFrame]]:
+    """Yield the records of each model of each run; those of a single one as they are, which spares a copy."""
+    models = records.select("run", "model").unique().rows()
+    yield from [(models[0], records)] if len(models) == 1 else records.group_by(["run", "model"], maintain_order=True)
 
 
 def draw(sections: Iterable[Section], records: pl.DataFrame) -> list[Figure]:
@@ -165,7 +172,7 @@ def find(sections: Iterable[Section], records: pl.DataFrame) -> list[Finding]:
     sections, records = tuple(sections), undoubted(marked(records))
     return [
         Finding(str(run), str(model), text)
-        for (run, model), rows in records.group_by(["run", "model"], maintain_order=True)
+        for (run, model), rows in _by_model(records)
         for section in sections
         for say in section.findings
         for text in say(section.chosen(rows))

@@ -31,6 +31,7 @@ from tangentlens.runs.vocabulary import (
 from tangentlens.statistics.corrections import holm
 from tangentlens.statistics.influence import DECIDES, TOP
 from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.words import Relation, relation
 
 # The key of a metric in the vocabulary, from its columns in the records.
 KEY = pl.concat_str("metric", "variant", separator=":").str.strip_suffix(":")
@@ -67,6 +68,9 @@ def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
     Columns say which network a record is of, and what the manifest says of it: `network`, `null` (empty for the network
     itself), `kind`, `family` (networks that differ in their seed alone), `trained_seed`, `epoch` (its
     number of steps), `weights` (their hash) and `last_step`, the last step of the network in the run.
+
+    Frequency bins of single sites come at the last step alone: they are most of the records of a long run, and no
+    report shows them over training.
     """
     names = [run.name for run in runs]
     clash = len(set(names)) < len(names)
@@ -79,7 +83,7 @@ def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
 def _with_facts(run: Run) -> pl.DataFrame:
     """Return the records of a run with what its manifest says of their networks."""
     suffix = rf" \(({'|'.join(NULLS)})\)$"
-    records = run.records.with_columns(
+    records = _shown(run.records).with_columns(
         network=pl.col("model").str.replace(suffix, ""), null=pl.col("model").str.extract(suffix).fill_null("")
     )
     rows = [
@@ -98,6 +102,14 @@ def _with_facts(run: Run) -> pl.DataFrame:
     return joined.with_columns(
         pl.col("kind", "family", "weights").fill_null(""), last_step=pl.col("step").max().over("network")
     )
+
+
+def _shown(records: pl.DataFrame) -> pl.DataFrame:
+    """Return the records without the frequency bins of single sites at steps before the last one of their metric."""
+    of_site = (pl.col("freq_bin") != ALL_TOKENS) & (pl.col("site") != MEAN_SITE)
+    last = records.group_by("model", "quantity", "metric", "rows").agg(last=pl.max("step"))
+    joined = records.join(last, on=["model", "quantity", "metric", "rows"], how="left", maintain_order="left")
+    return joined.filter(~of_site | (pl.col("step") == pl.col("last"))).drop("last")
 
 
 def marked(records: pl.DataFrame) -> pl.DataFrame:
@@ -178,6 +190,11 @@ def as_interval(row: Row) -> Interval:
     """Return the estimate in a row of the records; an end that is missing there is NaN."""
     low, high = (math.nan if row[end] is None else row[end] for end in ("ci_low", "ci_high"))
     return Interval(row["value"], low, high, row.get("ci_over") or "")
+
+
+def relations(log_ratios: pl.DataFrame) -> list[Relation]:
+    """Return what may be said of each log-ratio."""
+    return [relation(as_interval(row)) for row in log_ratios.iter_rows(named=True)]
 
 
 def interval_text(row: Row) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from html import escape
 
@@ -10,9 +10,10 @@ import plotly.graph_objects as go
 import plotly.io
 import polars as pl
 
-from tangentlens.report.contents import Figure, Section, Table, draw, find, tabulate
+from tangentlens.report.contents import Figure, ModelCards, Section, Table, draw, find, key_figures, tabulate
 from tangentlens.report.page import Report, write_report
 from tangentlens.report.reading import read_runs
+from tangentlens.report.showing import cards_html, display_html, in_notebook, open_page
 from tangentlens.runs.files import Place, as_place
 from tangentlens.runs.run import Run
 
@@ -35,6 +36,11 @@ class Result:
     @cached_property
     def _records(self) -> pl.DataFrame:
         return read_runs([self.run])
+
+    @cached_property
+    def key_figures(self) -> list[ModelCards]:
+        """The key figures of every model that has any: numbers with their intervals and verdicts."""
+        return key_figures(self._sections, self._records)
 
     @cached_property
     def tables(self) -> list[Table]:
@@ -65,18 +71,28 @@ class Result:
         """Write the report, by default into the run's directory, and return it."""
         return write_report([self.run], as_place(out or self.run.path / "report.html"), self._sections)
 
+    def show(self) -> None:
+        """Show key figures, main figure and findings in a notebook; elsewhere, write the report and open it."""
+        if in_notebook():
+            display_html(self._html(self.figures[:1], []))
+        else:
+            open_page(self.report().path)
+
     def __repr__(self) -> str:
         found = "".join(f"\n- {text}" for text in self.findings)
         return f"Result({str(self.run.path)!r}){found}"
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows: the findings, the figures and the main table."""
+        """Return what a notebook shows: the key figures, the findings, the figures and the main table."""
+        return self._html(self.figures, self.tables[:1])
+
+    def _html(self, figures: Sequence[Figure], tables: Sequence[Table]) -> str:
         found = "".join(f"<li>{escape(text)}</li>" for text in self.findings)
         drawn = [
             f"<h4>{escape(figure.title)}</h4>"
             + plotly.io.to_html(figure.plot, full_html=False, include_plotlyjs=number == 0)
             + f"<p>{escape(figure.caption)}</p>"
-            for number, figure in enumerate(self.figures)
+            for number, figure in enumerate(figures)
         ]
-        tabled = "".join(f"<h4>{escape(table.title)}</h4>{table.frame._repr_html_()}" for table in self.tables[:1])
-        return f"<ul>{found}</ul>{''.join(drawn)}{tabled}"
+        tabled = "".join(f"<h4>{escape(table.title)}</h4>{table.frame._repr_html_()}" for table in tables)
+        return f"{cards_html(self.key_figures)}<ul>{found}</ul>{''.join(drawn)}{tabled}"

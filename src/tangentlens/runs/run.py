@@ -19,6 +19,7 @@ import safetensors.torch
 from torch import Tensor
 
 from tangentlens.errors import InputError
+from tangentlens.notebook import as_html
 from tangentlens.runs import tensors as tensor_files
 from tangentlens.runs.concepts import concept_table
 from tangentlens.runs.files import (
@@ -226,8 +227,28 @@ class Run:
     def _tensors(self, name: str) -> Place:
         return self.path / "tensors" / f"{file_name(name)}.safetensors"
 
+    def show(self) -> None:
+        """Show key figures, main figure and findings in a notebook; elsewhere, write the report and open it."""
+        # The one import from a room below: a run is what people hold, and what shows it needs everything there is.
+        from tangentlens.studies.functions import show
+
+        show(self)
+
     def __repr__(self) -> str:
         return f"Run({str(self.path)!r})"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: what the run is. Its numbers are not read, which could take long."""
+        try:
+            manifest, n_parts = self.manifest, len(self.parts)
+        except InputError as error:
+            return as_html(repr(self), [str(error)])
+        models = ", ".join(manifest.get("models", {})) or "not named in the manifest"
+        created = str(manifest.get("created", "")) or "not known"
+        facts = {"made by": manifest["made_by"], "created": created, "models": models, "parts of the records": n_parts}
+        headline = f"Run {self.name}"
+        told = ["show() shows its key figures and findings; records is every number."]
+        return as_html(headline, told, ("", ""), [*facts.items(), ("where", self.path)])
 
 
 def _read_part(part: Place, source: Path | io.BytesIO, n_parts: int) -> pl.DataFrame:

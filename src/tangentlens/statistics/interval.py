@@ -50,6 +50,20 @@ class Interval:
         value, low, high = (math.exp(min(end, _LARGEST)) for end in (self.value, self.ci_low, self.ci_high))
         return Interval(value, low, high, self.ci_over)
 
+    def log(self) -> Interval:
+        """Return the interval of the logarithm, given that of a ratio; an end at 0 or below becomes -inf."""
+        value, low, high = (_logarithm(end) for end in (self.value, self.ci_low, self.ci_high))
+        return Interval(value, low, high, self.ci_over)
+
+    def log_over(self, other: Interval) -> Interval:
+        """Return ln(self / other) with the widest interval that the two allow; neither can be negative.
+
+        >>> Interval(0.6, 0.5, 0.7).log_over(Interval(0.2, 0.1, 0.25)).exp()
+        3.00 [2.00, 7.00]
+        """
+        one, two = self.log(), other.log()
+        return Interval(one.value - two.value, one.ci_low - two.ci_high, one.ci_high - two.ci_low, self.ci_over)
+
     def from_log_odds(self) -> Interval:
         """Return the interval of a share, given that of its log-odds; it lies between 0 and 1."""
         value, low, high = special.expit([self.value, self.ci_low, self.ci_high]).tolist()
@@ -100,6 +114,15 @@ class Interval:
         if math.isnan(self.ci_low) or math.isnan(self.ci_high):
             return f"{self.value:#.3g} (no interval)"
         return f"{self.value:#.3g} [{self.ci_low:#.3g}, {self.ci_high:#.3g}]"
+
+
+def exactly(value: float) -> Interval:
+    """Return a number that is known exactly, as chance is, as an interval of no length."""
+    return Interval(value, value, value, "")
+
+
+def _logarithm(number: float) -> float:
+    return math.log(number) if number > 0 else math.nan if math.isnan(number) else -math.inf
 
 
 @lru_cache(maxsize=1024)

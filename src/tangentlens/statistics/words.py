@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from typing import Literal
 
 from tangentlens.statistics.interval import Interval
@@ -37,6 +39,42 @@ def relation(log_ratio: Interval, margin: float = EQUIVALENT) -> Relation:
     return "above" if log_ratio.ci_low > 0 else "below" if log_ratio.ci_high < 0 else "undecided"
 
 
+def word(kind: Relation) -> str:
+    """Return the word for a relation without what it is a relation to.
+
+    >>> word("undecided")
+    'not significantly different'
+    """
+    return WORDS[kind].removesuffix(" of").removesuffix(" from").removesuffix(" with")
+
+
+def tally(kinds: Iterable[Relation], than: str, places: str = "sites", at: str = "at") -> str:
+    """Return at how many places each relation to `than` holds; those that hold nowhere are left out.
+
+    >>> tally(["above", "undecided", "above", "equivalent"], than="chance")
+    'significantly above chance at 2 of 4 sites, within 5% of it at 1 and not significantly different from it at 1'
+    """
+    counts = Counter(kinds)
+    told = [f"{WORDS[kind]} it {at} {counts[kind]}" for kind in WORDS if counts[kind]]
+    if not told:
+        return f"compared with {than} {at} no {places}"
+    told[0] = told[0].replace(" it ", f" {than} ", 1) + f" of {counts.total()} {places}"
+    return " and ".join([", ".join(told[:-1]), told[-1]] if len(told) > 1 else told)
+
+
+def grouped(kinds: Mapping[str, Relation], than: str) -> str:
+    """Return the names for which each relation to `than` holds.
+
+    >>> grouped({"2": "above", "4": "above", "8": "equivalent"}, than="chance at ranks")
+    'significantly above chance at ranks: 2, 4; within 5% of chance at ranks: 8'
+    """
+    return "; ".join(
+        f"{WORDS[kind]} {than}: {', '.join(name for name in kinds if kinds[name] == kind)}"
+        for kind in WORDS
+        if kind in kinds.values()
+    )
+
+
 def compare(name: str, log_ratio: Interval, p_value: float | None = None) -> str:
     """Return a ratio with its interval and what may be said of it, for a comparison with the control `name`.
 
@@ -45,9 +83,18 @@ def compare(name: str, log_ratio: Interval, p_value: float | None = None) -> str
     >>> compare("random", Interval(0.7, 0.6, 0.8), p_value=0.2)
     '2.01 [1.82, 2.23] times random (above its mean, but not significantly above a single draw, p = 0.2)'
     """
+    return f"{log_ratio.exp()} times {name} ({verdict(log_ratio, p_value)})"
+
+
+def verdict(log_ratio: Interval, p_value: float | None = None) -> str:
+    """Return what may be said of a ratio, also by the p-value against single draws of a random control if there is one.
+
+    >>> verdict(Interval(0.7, 0.6, 0.8), p_value=0.001)
+    'significantly above, p = 0.001'
+    """
     kind = relation(log_ratio)
-    word = WORDS[kind].removesuffix(" of").removesuffix(" from").removesuffix(" with")
+    told = word(kind)
     if kind == "above" and p_value is not None and p_value >= 0.05:
-        word = "above its mean, but not significantly above a single draw"
+        told = "above its mean, but not significantly above a single draw"
     chance = f", p = {p_value:.2g}" if p_value is not None and log_ratio.ci_low > 0 else ""
-    return f"{log_ratio.exp()} times {name} ({word}{chance})"
+    return f"{told}{chance}"

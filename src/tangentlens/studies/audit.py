@@ -22,13 +22,14 @@ from tangentlens.lens.settings import check_rank
 from tangentlens.models.device import AUTO
 from tangentlens.models.loading import Loading
 from tangentlens.report.contents import Section, Table
-from tangentlens.report.reading import ESTIMATE, interval_text, rows_text, text_of, without_massive
+from tangentlens.report.reading import ESTIMATE, interval_text, relations, rows_text, text_of, without_massive
 from tangentlens.runs.files import Place, as_place
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, is_run
 from tangentlens.runs.vocabulary import ALL_ROWS, GRADIENT, LOSS, NULLS, WITHOUT_MASSIVE, derived
 from tangentlens.runs.vocabulary import AUDIT as AUDITED
+from tangentlens.statistics.words import tally
 from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.job import Job
 from tangentlens.studies.subjects import Subject, subject_rows
@@ -180,16 +181,19 @@ def _sites(model: nn.Module, wanted: str | Sequence[str]) -> list[Site]:
 
 
 def verdicts(rows: pl.DataFrame) -> Iterator[str]:
-    """Say the verdict at each site, and at how many sites gradients prefer their own chart."""
-    audited = rows.sort("depth", maintain_order=True)
+    """Say the verdict at each site, and at how many sites, and in how many charts, the own chart takes more."""
+    audited = rows.filter(pl.col("metric").str.starts_with(f"{AUDITED}/")).sort("depth", maintain_order=True)
     for row in audited.filter(metric=VERDICT).iter_rows(named=True):
         yield f"Audit at {row['site']}{rows_text(row['rows'])}: the gradients are {VERDICTS[row['detail']]}."
-    charts = without_massive(audited.filter(metric=derived(AUDITED, "charts"), variant="log_ratio"))
+    charts, other = without_massive(audited.filter(metric=derived(AUDITED, "charts"))), "that in other charts' planes"
     if charts.height:
-        own, other = (charts.filter(expr).height for expr in (pl.col("ci_low") > 0, pl.col("ci_high") < 0))
+        sites = charts.filter(variant="log_ratio")
+        single = charts.filter(pl.col("variant").str.starts_with("log_ratio of chart "))
+        in_charts = tally(relations(single), other, "charts", "in")
         yield (
-            f"Gradients prefer the plane of their own chart to those of others at {own} of {charts.height} sites, "
-            f"and the others' at {other} (energy; 95% intervals over sequences)."
+            "On average over charts, the share of gradients in the plane of their own chart is "
+            f"{tally(relations(sites), other)} (energy; 95% intervals over sequences)."
+            + (f" Chart by chart, it is {in_charts}." if single.height else "")
         )
 
 

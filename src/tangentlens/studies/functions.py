@@ -19,6 +19,7 @@ from tangentlens.models.live import TokenIds, as_text, live_model
 from tangentlens.report.result import Result
 from tangentlens.runs.files import Place
 from tangentlens.runs.progress import Watch, unwatched
+from tangentlens.runs.run import Run, open_run
 from tangentlens.studies import JOBS, SECTIONS
 from tangentlens.studies.audit import AuditPlan
 from tangentlens.studies.in_hand import InHand
@@ -132,6 +133,18 @@ def sweep(
     """
     plan = SweepPlan(models=tuple(map(str, models)), text=None if text is None else str(text), **settings)
     return Result(JOBS["sweep"].run(plan, out, watch, machines), SECTIONS)
+
+
+def show(run: Run | str | Place) -> None:
+    """Show the key figures, the main figure and the findings of a run.
+
+    In a notebook they appear below the cell. Elsewhere, the report is written into the run's directory, opened in a
+    browser if there is one, and its place is printed.
+
+    Args:
+        run: A run, its directory, or its URL.
+    """
+    Result(run if isinstance(run, Run) else open_run(run), SECTIONS).show()
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from tangentlens.geometry.dimension.levina_bickel import levina_bickel
 from tangentlens.geometry.dimension.limits import interval_at_infinity
 from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
 from tangentlens.geometry.dimension.twonn import log_ratios, twonn, twonn_censored, twonn_linear, twonn_of_sum
+from tangentlens.notebook import as_html
 from tangentlens.statistics.groups import compact_groups
 from tangentlens.statistics.jackknife import jackknife_reach, jackknife_reach_of_sum
 
@@ -102,6 +103,19 @@ class IntrinsicDimension:
     trouble: str
     n_near_duplicates: int = 0
     ci_over: str = "rows"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the dimension, whether to trust it, and the estimates at all scales."""
+        dropped = f"{self.n_duplicates} duplicates and {self.n_near_duplicates} near duplicates were dropped"
+        facts = [f"Not to be trusted: {self.trouble}."] if self.trouble else []
+        facts.append(f"{self.method}, {self.n_used} rows; {dropped}. 95% interval over {self.ci_over}.")
+        rows = [(scale.n, scale.k, f"{scale.distance:.3g}", f"{scale.value:.2f}") for scale in self.scales]
+        return as_html(
+            f"Intrinsic dimension {self.value:.2f} [{self.ci_low:.2f}, {self.ci_high:.2f}]",
+            facts,
+            ("rows", "to neighbour", "at distance", "dimension"),
+            rows,
+        )
 
     def __repr__(self) -> str:
         return (

@@ -9,8 +9,9 @@ import polars as pl
 
 from tangentlens.report.contents import Figure, Section
 from tangentlens.report.drawing import bars, grid, labelled, styled
-from tangentlens.report.reading import last_measured, without_massive
+from tangentlens.report.reading import last_measured, relations, without_massive
 from tangentlens.runs.vocabulary import MEAN_SITE
+from tangentlens.statistics.words import tally
 
 _PANELS = {"active_log_ratio": "own / other tokens, by energy", "active_token_log_ratio": "own / other, token by token"}
 _LINES = {
@@ -35,12 +36,12 @@ def own_over_depth(records: pl.DataFrame) -> Figure | None:
 
     plot = grid(ratios, "metric", _PANELS, "variant", draw)
     plot.add_hline(y=1, line={"color": "#999999", "width": 1})
-    of_concepts = ratios.filter(pl.col("variant") == "concepts", pl.col("metric") == "active_token_log_ratio")
+    of_concepts = rows.filter(pl.col("variant") == "concepts", pl.col("metric") == "active_token_log_ratio")
     told = [
-        f"{model} at {line.filter(pl.col('ci_low') > 1).height} of {line.height} sites"
+        f"{model} {tally(relations(line), 'that in those of other tokens')}"
         for (model,), line in of_concepts.group_by(["model_label"], maintain_order=True)
     ]
-    title = f"Token by token, gradients significantly prefer the concepts of their own token: {'; '.join(sorted(told))}"
+    title = f"Share of a gradient in the concepts of its own token, token by token: {'; '.join(sorted(told))}"
     caption = (
         "The share of a token's gradient in the concepts that contribute most to it, divided by its share in those of "
         "tokens of other sequences; without massive rows. 95% intervals over test sequences, for one fit."
@@ -59,20 +60,11 @@ def own_concepts(rows: pl.DataFrame) -> Iterator[str]:
         own, better = last.filter(metric=metric, variant="concepts"), last.filter(metric=advantage, variant="")
         if own.height:
             yield (
-                f"{weighting}, the share of a gradient in the concepts of its own token exceeds that in the concepts "
-                f"of other tokens {_counted(own)}. Their ratio exceeds that of principal components {_counted(better)} "
-                "(95% intervals over sequences, not corrected for the number of sites; without massive rows)."
+                f"{weighting}, the share of a gradient in the concepts of its own token is "
+                f"{tally(relations(own), 'that in the concepts of other tokens')}. The ratio of the two is "
+                f"{tally(relations(better), 'that of principal components')} (95% intervals over sequences, not "
+                "corrected for the number of sites; without massive rows)."
             )
-
-
-def _counted(rows: pl.DataFrame) -> str:
-    """Return at how many sites a log-ratio is above and below 0, and at how many neither was shown."""
-    above, below = (rows.filter(expr).height for expr in (pl.col("ci_low") > 0, pl.col("ci_high") < 0))
-    rest = rows.height - above - below
-    return (
-        f"significantly at {above} of {rows.height} sites, is significantly below it at {below} and not significantly "
-        f"different at {rest}"
-    )
 
 
 ACTIVE = Section(

@@ -11,6 +11,7 @@ from tangentlens.report.drawing import COLOURS, band, grid, step_axis, styled
 from tangentlens.report.reading import IN_BATCHES, IS_PROXY, Row, as_interval, last_measured
 from tangentlens.runs.vocabulary import ACTIVATION, ALL_TOKENS, GRADIENT, LOSS, MEAN_SITE
 from tangentlens.statistics.interval import Interval
+from tangentlens.statistics.words import relation, word
 
 # What is compared: means over sites, and the loss.
 _COMPARED = {
@@ -59,7 +60,7 @@ def _pairs(first: pl.DataFrame, other: pl.DataFrame, one: str, another: str) -> 
     told = pl.concat_str(pl.lit(f"{another} minus {one}"), of_model)
     apart = [_difference(row).columns() for row in joined.iter_rows(named=True)]
     numbers = pl.DataFrame(apart, schema=dict.fromkeys(_NUMBERS, pl.Float64) | {"ci_over": pl.String})
-    return joined.select("what", "step", told.alias("model_label")).hstack(numbers)
+    return joined.select("what", "step", told.alias("model_label"), first="value_first").hstack(numbers)
 
 
 def _difference(row: Row) -> Interval:
@@ -97,7 +98,7 @@ def difference_table(records: pl.DataFrame) -> Iterator[Table]:
     if rows.is_empty():
         return
     told = [
-        (row["what"], row["model_label"], row["step"], repr(as_interval(row)), _verdict(as_interval(row)))
+        (row["what"], row["model_label"], row["step"], repr(as_interval(row)), _verdict(row))
         for row in rows.iter_rows(named=True)
     ]
     frame = pl.DataFrame(told, schema=["what", "between", "step", "difference", "verdict"], orient="row")
@@ -111,12 +112,9 @@ def _last(rows: pl.DataFrame) -> pl.DataFrame:
     return last_measured(key)
 
 
-def _verdict(difference: Interval) -> str:
-    if difference.ci_low > 0:
-        return "significantly more"
-    if difference.ci_high < 0:
-        return "significantly less"
-    return "no difference shown" if difference.ci_low <= 0 <= difference.ci_high else "no interval"
+def _verdict(row: Row) -> str:
+    """Return what may be said of a difference from the first run; it counts as none within 5% of that run's number."""
+    return word(relation(as_interval(row), margin=0.05 * abs(row["first"])))
 
 
 COMPARISON = Section(

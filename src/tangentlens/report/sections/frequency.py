@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import plotly.graph_objects as go
@@ -99,7 +98,7 @@ def _contrasts(records: pl.DataFrame, kind: str) -> pl.DataFrame:
 
 def _title(records: pl.DataFrame) -> str:
     rows = _contrasts(labelled(records), "target").filter(IS_PROXY)
-    told = [f"{row['model_label']} {math.exp(row['value']):.2f} times" for row in rows.to_dicts()]
+    told = [f"{row['model_label']} {ratio_text(row)} times" for row in rows.to_dicts()]
     return "Energy share on the most frequent targets against the rarest: " + (", ".join(sorted(told)) or "see below")
 
 

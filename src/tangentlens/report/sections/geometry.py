@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import polars as pl
@@ -21,7 +20,6 @@ from tangentlens.report.reading import (
     range_text,
 )
 from tangentlens.runs.vocabulary import ACTIVATION, MEAN_SITE, METRICS
-from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.words import WORDS, Relation, relation
 
 # The measures that a lens takes, and their rows of the figures.
@@ -143,14 +141,15 @@ def _changes(rows: pl.DataFrame, metric: str, variant: str, site: str, what: str
         return
     first, last = series.row(0, named=True), series.row(-1, named=True)
     highest, lowest = (series.sort("value").row(place, named=True) for place in (-1, 0))
-    for turn, name, beyond in ((highest, "peak", _below), (lowest, "low", _above)):
-        if beyond(first, turn) and beyond(last, turn):
+    for turn, name, kind in ((highest, "peak", "below"), (lowest, "low", "above")):
+        if _relation(first, turn) == _relation(last, turn) == kind:
             yield f"{what} goes from {_at(first)} to a {name} of {_at(turn)} and ends at {_at(last)}."
             return
-    if _below(first, last) or _above(first, last):
-        yield f"{what} {'rises' if _below(first, last) else 'falls'} from {_at(first)} to {_at(last)}."
+    kind = _relation(last, first)
+    if kind in ("above", "below"):
+        yield f"{what} {'rises' if kind == 'above' else 'falls'} from {_at(first)} to {_at(last)}."
     else:
-        yield f"{what} is {_at(last)}, {WORDS[_relation(last, first)]} {_at(first)}."
+        yield f"{what} is {_at(last)}, {WORDS[kind]} {_at(first)}."
 
 
 def _series(rows: pl.DataFrame, metric: str, variant: str, site: str) -> pl.DataFrame:
@@ -165,19 +164,7 @@ def _series(rows: pl.DataFrame, metric: str, variant: str, site: str) -> pl.Data
 
 def _relation(a: Row, b: Row) -> Relation:
     """Return what may be said of two positive numbers, each with its own interval: the widest ratio they allow."""
-    one, other = as_interval(a), as_interval(b)
-    if not (one.ci_low > 0 and other.ci_low > 0):
-        return "undecided" if one.ci_low <= 0 or other.ci_low <= 0 else "no interval"
-    low, high = math.log(one.ci_low / other.ci_high), math.log(one.ci_high / other.ci_low)
-    return relation(Interval(math.log(one.value / other.value), low, high))
-
-
-def _below(a: Row, b: Row) -> bool:
-    return as_interval(a).ci_high < as_interval(b).ci_low
-
-
-def _above(a: Row, b: Row) -> bool:
-    return _below(b, a)
+    return relation(as_interval(a).log_over(as_interval(b)))
 
 
 def _at(row: Row) -> str:

@@ -10,10 +10,10 @@ import polars as pl
 
 from tangentlens.report.contents import Figure, Section
 from tangentlens.report.drawing import band, grid, labelled, shown_at_first, step_axis, style_of, styled
-from tangentlens.report.reading import IS_PROXY, Row, as_interval, interval_text, last_measured, ratio_text
+from tangentlens.report.reading import IS_PROXY, Row, as_interval, interval_text, last_measured, ratio_text, relations
 from tangentlens.report.sections.shares import LINES, PLACE, lines_of, with_lines
 from tangentlens.runs.vocabulary import ALL_TOKENS, MEAN_SITE, MOVEMENT, PROXY, SHARE_LABELS
-from tangentlens.statistics.words import EQUIVALENT, WORDS, Relation, compare, relation
+from tangentlens.statistics.words import WORDS, Relation, compare, relation, tally
 
 _OVER = (
     "95% jackknife intervals over the test half of the probe's sequences; subspaces are fitted to the other half at "
@@ -107,21 +107,16 @@ def moved(rows: pl.DataFrame) -> Iterator[str]:
 
 
 def beyond_variance(rows: pl.DataFrame) -> Iterator[str]:
-    """Say at how many steps the movement prefers the proxy to the directions of highest variance."""
+    """Say at how many steps the proxy takes more of the movement than the directions of highest variance."""
     ratios = _means(rows).filter(
         pl.col("metric") == "log_ratio", pl.col("order") == 1, pl.col("variant").is_in(["pca", "covariance"])
     )
     for (variant,), steps in ratios.sort("step").group_by(["variant"], maintain_order=True):
-        intervals = [as_interval(row) for row in steps.iter_rows(named=True)]
-        if len(intervals) < 2:
-            continue
-        more = sum(one.ci_low > EQUIVALENT for one in intervals)
-        less = sum(one.ci_high < EQUIVALENT for one in intervals)
-        yield (
-            f"The proxy captures more of the movement than {variant} does, by more than 5%, at {more} of "
-            f"{len(intervals)} steps. It does not at {less}, and at {len(intervals) - more - less} neither is shown "
-            "(95% intervals over sequences, not corrected for the number of steps)."
-        )
+        if steps.height > 1:
+            yield (
+                f"The proxy's share of the movement is {tally(relations(steps), f'that of {variant}', 'steps')} (95% "
+                "intervals over sequences, not corrected for the number of steps)."
+            )
 
 
 def amplified(rows: pl.DataFrame) -> Iterator[str]:

@@ -13,6 +13,7 @@ from tangentlens.report.drawing import band, bars, grid, labelled, shown_at_firs
 from tangentlens.report.reading import (
     ESTIMATE,
     IS_PROXY,
+    Row,
     as_interval,
     corrected_p_values,
     course_of,
@@ -21,13 +22,15 @@ from tangentlens.report.reading import (
     mean_shares,
     range_text,
     ratio_text,
+    relations,
     shares,
     text_of,
 )
 from tangentlens.runs.vocabulary import ALL_TOKENS, GRADIENT, MEAN_SITE, PROXY, SHARE_LABELS, VARIANTS
 from tangentlens.statistics.corrections import benjamini_hochberg
 from tangentlens.statistics.emergence import emergence
-from tangentlens.statistics.words import EQUIVALENT, WORDS, compare, relation
+from tangentlens.statistics.interval import exactly
+from tangentlens.statistics.words import EQUIVALENT, WORDS, Relation, compare, relation, tally
 
 OVER_SEQUENCES = (
     "95% jackknife intervals over the test sequences of the step's batch; the fitted subspaces are held fixed"
@@ -90,20 +93,19 @@ def share_over_depth(records: pl.DataFrame) -> Figure | None:
     energy = rows.filter(pl.col("order") == 1)
     chance = energy.filter(pl.col("line") == "random").select("run", "model", "site", chance="value")
     proxy = energy.filter(pl.col("line") == PROXY).join(chance, on=["run", "model", "site"])
-    counts = proxy.group_by("run", "model", maintain_order=True).agg(
-        above=(pl.col("ci_low") > pl.col("chance")).sum(),
-        below=(pl.col("ci_high") < pl.col("chance")).sum(),
-        n=pl.len(),
-    )
-    models = "; ".join(
-        f"{count['model'] + ': ' if counts.height > 1 else ''}significantly above r/d at {count['above']} of "
-        f"{count['n']} sites, significantly below it at {count['below']} and not significantly different from it at "
-        f"{count['n'] - count['above'] - count['below']}"
-        for count in counts.iter_rows(named=True)
-    )
-    title = f"The proxy's energy share at the last step: {models}"
+    told = {
+        model: tally((_over_chance(row) for row in sites.iter_rows(named=True)), "r/d")
+        for (_, model), sites in proxy.group_by(["run", "model_label"], maintain_order=True)
+    }
+    models = [f"{model}: {count}" if len(told) > 1 else count for model, count in told.items()]
+    title = f"The proxy's energy share at the last step: {'; '.join(models)}"
     draws = "for random and normal, the range of 95% of their draws"
     return Figure(title, f"Bars: {OVER_SEQUENCES}; {draws}.", styled(plot, 560))
+
+
+def _over_chance(row: Row) -> Relation:
+    """Return what may be said of a share and of chance, which is known exactly."""
+    return relation(as_interval(row).log_over(exactly(row["chance"])))
 
 
 def share_table(records: pl.DataFrame) -> Iterator[Table]:
@@ -218,7 +220,8 @@ def emerges(rows: pl.DataFrame) -> Iterator[str]:
     steps = ratios.join(p_values.select("step").unique(), on="step", how="semi")["step"].to_list()
     if len(steps) < 3:
         return
-    lows = [as_interval(row).ci_low for row in ratios.iter_rows(named=True)]
+    # What is surely within 5% has not risen.
+    lows = [1.0 if kind == "above" else 0.0 for kind in relations(ratios)]
     since = emergence(ratios["step"].to_list(), lows).step
     above = (
         "is not significantly above the mean of the normal control at the last step"

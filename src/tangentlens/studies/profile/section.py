@@ -10,19 +10,31 @@ from plotly.subplots import make_subplots
 
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import COLOURS, bars, labelled, log_axis, models_of, styled
-from tangentlens.report.reading import IN_BATCHES, KEY, Row, interval_text, mark, rows_text, text_of, without_massive
+from tangentlens.report.reading import (
+    IN_BATCHES,
+    KEY,
+    Row,
+    as_interval,
+    interval_text,
+    mark,
+    rows_text,
+    text_of,
+    without_massive,
+)
 from tangentlens.runs.vocabulary import (
     ACTIVATION,
     ALL_ROWS,
     METRICS,
     SD,
     SHAPE,
-    SHAPE_BATCHES,
-    SHAPE_MARGIN,
     WITHOUT_MASSIVE,
     derived,
 )
+from tangentlens.statistics.words import relation, tally
+from tangentlens.studies.profile.cards import profile_cards
+from tangentlens.studies.profile.shapes import decided
 
+_ENDS = ("value", "ci_low", "ci_high")
 # How the lines of all rows, and of rows without massive ones, are drawn.
 _DASH = {ALL_ROWS: "solid", WITHOUT_MASSIVE: "dash"}
 
@@ -52,14 +64,23 @@ def profile_over_depth(records: pl.DataFrame) -> Figure | None:
                     legendgroup=label, showlegend=place == 0, text=line["site"].to_list()
                 )
                 plot.add_trace(trace, row=row, col=col)
-        log_axis(plot, METRICS[name], row, col)
-    plot.update_xaxes(title_text="depth (0: before the first block, 1: after the last)", row=n_rows, col=2)
+        if _spread(rows.filter(pl.col("key") == name)):
+            log_axis(plot, METRICS[name], row, col)
+        if place + 3 >= len(shown):
+            # The last row may have fewer panels than the one above it.
+            plot.update_xaxes(title_text="depth", showticklabels=True, row=row, col=col)
     caption = (
-        "Means over batches of shuffled token vectors, with 95% intervals over batches. The shape of a profile (bell, "
-        "valley, irregular, monotone, flat) is decided over the same batches; undecided: neither a shape nor flatness "
-        "could be shown."
+        "Depth is 0 before the first block and 1 after the last. Means over batches of shuffled token vectors, with "
+        "95% intervals over batches. The shape of a profile (bell, valley, irregular, monotone, flat) is decided over "
+        "the same batches; undecided: neither a shape nor flatness could be shown."
     )
     return Figure(_title(rows, records), caption, styled(plot, 260 * n_rows + 80))
+
+
+def _spread(rows: pl.DataFrame) -> bool:
+    """Return whether values are far enough apart for a logarithmic axis, which would have hardly a tick otherwise."""
+    known = rows.filter(pl.col("value").is_finite(), pl.col("value") > 0)["value"].sort()
+    return len(known) > 0 and known[-1] > 3 * known[0]
 
 
 def _title(rows: pl.DataFrame, records: pl.DataFrame) -> str:
@@ -67,7 +88,7 @@ def _title(rows: pl.DataFrame, records: pl.DataFrame) -> str:
     shapes = labelled(records).filter(pl.col("metric") == derived(SHAPE, "anisotropy"), pl.col("rows") == ALL_ROWS)
     of_all = records.filter(pl.col("rows") == ALL_ROWS)
     kinds = {
-        model: _decided(of_all.filter(pl.col("run") == run, pl.col("model") == name), "anisotropy", "", kind)[0]
+        model: decided(of_all.filter(pl.col("run") == run, pl.col("model") == name), "anisotropy", "", kind)[0]
         for model, run, name, kind in shapes.select("model_label", "run", "model", "detail").rows()
     }
     told = []
@@ -100,21 +121,6 @@ def _with_deviation(row: Row) -> str:
     return f"{row['value']:.3g} ±{row['sd']:.1g}{mark(row)}"
 
 
-def _decided(rows: pl.DataFrame, metric: str, variant: str, kind: str) -> tuple[str, str, str]:
-    """Return a profile's shape, the margin within which differences count as none, and how many batches would decide.
-
-    An earlier version called flat what had no significant difference, and had no margin: that is undecided.
-    """
-    margins, needed = (
-        rows.filter(metric=derived(prefix, metric), variant=variant)["value"].to_list()
-        for prefix in (SHAPE_MARGIN, SHAPE_BATCHES)
-    )
-    if not margins:
-        return "undecided" if kind == "flat" else kind, "a margin", "an earlier version tested no margin"
-    more = f"about {needed[0]:.0f} batches of this spread would decide" if needed else "more batches would not decide"
-    return kind, f"{margins[0]:.2g}", more
-
-
 def shapes(rows: pl.DataFrame) -> Iterator[str]:
     """Say what the profile of each headline measure looks like over depth, by the test over batches."""
     values = {ALL_ROWS: rows.filter(pl.col("rows") == ALL_ROWS), WITHOUT_MASSIVE: without_massive(rows)}
@@ -128,7 +134,7 @@ def shapes(rows: pl.DataFrame) -> Iterator[str]:
             value = values[row["rows"]].filter(name == KEY, pl.col("site") == row["site"])["value"][0]
             at = f"{value:#.3g} at {row['site']}"
             same = rows.filter(pl.col("rows") == row["rows"])
-            kind, margin, more = _decided(same, metric, variant, row["detail"])
+            kind, margin, more = decided(same, metric, variant, row["detail"])
             told = {
                 "bell": f"a bell, {at}, above the higher end by {interval_text(row)}",
                 "valley": f"a valley, {at}, off the lower end by {interval_text(row)}",
@@ -151,19 +157,18 @@ def clusters(rows: pl.DataFrame) -> Iterator[str]:
     inside, random = (of_all.filter(variant=variant) for variant in ("", "matched"))
     both = inside.join(random, on="site", suffix="_random")
     if both.height:
-        rounder = both.filter(pl.col("ci_high") < pl.col("ci_low_random")).height
-        longer = both.filter(pl.col("ci_low") > pl.col("ci_high_random")).height
+        kinds = [
+            relation(as_interval(row).log_over(as_interval({end: row[f"{end}_random"] for end in _ENDS})))
+            for row in both.iter_rows(named=True)
+        ]
         means = " and ".join(f"{both[name].sum() / both.height:#.3g}" for name in ("value", "value_random"))
-        yield (
-            f"Inside clusters, the anisotropy is significantly below that of as many random rows at {rounder} of "
-            f"{both.height} sites, significantly above it at {longer} and not significantly different from it at "
-            f"{both.height - rounder - longer} (means {means})."
-        )
+        yield (f"Inside clusters, the anisotropy is {tally(kinds, 'that of as many random rows')} (means {means}).")
 
 
 SECTION = Section(
     question="What shape does the space have, layer by layer?",
     command="tangentlens profile MODEL",
+    cards=(profile_cards,),
     figures=(profile_over_depth,),
     tables=(profile_tables,),
     findings=(shapes, clusters),

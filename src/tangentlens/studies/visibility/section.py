@@ -11,9 +11,11 @@ from plotly.subplots import make_subplots
 
 from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import COLOURS, bars, labelled, spaced, styled
-from tangentlens.report.reading import Row, corrected_p_values, interval_text, text_of
+from tangentlens.report.reading import Row, as_interval, corrected_p_values, interval_text, text_of
 from tangentlens.runs.vocabulary import ANALYTIC, NULL, P_VALUE_OF, derived
 from tangentlens.statistics.corrections import holm
+from tangentlens.statistics.interval import exactly
+from tangentlens.statistics.words import Relation, relation
 from tangentlens.studies.visibility.plan import CORPUS, CORRELATION, FELL, RATIO, TYPES, VISIBLE
 
 _KNOWN = "manifolds whose curvature is known"
@@ -73,7 +75,8 @@ def _summary(records: pl.DataFrame) -> str:
 def visibility_tables(records: pl.DataFrame) -> Iterator[Table]:
     """Tabulate visible curvature at the corpus' frequencies site by site, one table per model."""
     key = ["run", "model", "site"]
-    rows = records.filter(~_IS_MANIFOLD).sort("run", "model", "depth", maintain_order=True)
+    tabled = pl.col("metric").is_in([RATIO, derived(P_VALUE_OF, RATIO), CORRELATION, "intrinsic_dimension", "resolved"])
+    rows = records.filter(~_IS_MANIFOLD, tabled).sort("run", "model", "depth", maintain_order=True)
     at_corpus = rows.filter(variant=CORPUS, alpha=1.0)
 
     def column(name: str, of: pl.DataFrame, metric: str, tell: Callable[[Row], str]) -> pl.DataFrame:
@@ -139,9 +142,13 @@ def _unlike_permuted(rows: pl.DataFrame, metric: str) -> tuple[list[str], list[s
     )
     sure = rows.filter(pl.col("metric") == metric, pl.col("site").is_in(tests.filter("sure")["site"].to_list()))
     null = rows.filter(pl.col("metric") == derived(NULL, metric)).select("site", permuted="value")
-    compared = sure.join(null, on="site", maintain_order="left")
-    less, more = pl.col("ci_high") < pl.col("permuted"), pl.col("ci_low") > pl.col("permuted")
-    return compared.filter(less)["site"].to_list(), compared.filter(more)["site"].to_list()
+    kinds: dict[Relation, list[str]] = {"below": [], "above": []}
+    for row in sure.join(null, on="site", maintain_order="left").iter_rows(named=True):
+        found, permuted = as_interval(row), exactly(row["permuted"])
+        # Of correlations, which may be negative, there are no ratios.
+        kind = relation(found.log_over(permuted)) if metric == RATIO else relation(found.minus(permuted), margin=0)
+        kinds.setdefault(kind, []).append(row["site"])
+    return kinds["below"], kinds["above"]
 
 
 SECTION = Section(
