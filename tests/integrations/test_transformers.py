@@ -116,6 +116,8 @@ def test_a_tracker_is_told_a_handful_of_numbers_on_due_steps(tmp_path):
     expected = [*names, *(f"resid.2/{name}" for name in names), "alarm/anisotropy"]
     assert list(told[0]) == [f"tangentlens/{name}" for name in expected]
     assert told[0]["tangentlens/alarm/anisotropy"] == 1
+    # MLflow keeps each as a file.
+    assert not any(other.startswith(f"{name}/") for name in told[0] for other in told[0])
     records = open_run(tmp_path / "run").records
     mean = records.filter(step=0, site="mean", metric="anisotropy", quantity="activation")["value"].item()
     assert told[0]["tangentlens/anisotropy"] == pytest.approx(mean)

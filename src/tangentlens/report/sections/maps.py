@@ -86,6 +86,7 @@ def _maps(rows: pl.DataFrame, axis: dict[str, object]) -> go.Figure:
                 ],
                 hovertemplate="%{customdata[0]}: %{customdata[1]}<extra></extra>",
                 coloraxis="coloraxis",
+                meta=str(model),
             ),
             row=1,
             col=column,
