@@ -9,8 +9,6 @@ from tangentlens.geometry.leading import leading_vectors
 
 # The relative residual at which the iteration has converged, and the largest number of its restarts.
 _TOLERANCE, _RESTARTS = 1e-10, 40
-# If more than this part of the eigenvectors is wanted, all of them take less time.
-_PART = 1 / 16
 
 
 def largest(matrix: Float[Tensor, "d d"], count: int) -> tuple[Float[Tensor, "count"], Float[Tensor, "d count"]]:
@@ -27,11 +25,9 @@ def largest(matrix: Float[Tensor, "d d"], count: int) -> tuple[Float[Tensor, "co
     >>> round(float(values[0]), 6), [round(abs(entry), 6) for entry in vectors[:, 0].tolist()]
     (9.0, [0.0, 1.0, 0.0])
     """
-    if matrix.device.type != "cpu":
+    if matrix.device.type != "cpu" or count >= len(matrix):
         vectors = leading_vectors(matrix, count)
         return (vectors * (matrix @ vectors)).sum(dim=0), vectors
-    if count > _PART * len(matrix):
-        return _all(matrix, count)
     # At unit scale, so that an eigenvalue of 0 can be told from a small one.
     scale = float(matrix.trace()) or 1.0
     product = LinearOperator(matrix.shape, lambda x: (matrix @ torch.from_numpy(x)).numpy() / scale, dtype="float64")
@@ -40,11 +36,6 @@ def largest(matrix: Float[Tensor, "d d"], count: int) -> tuple[Float[Tensor, "co
         values, vectors = eigsh(product, count, which="LA", v0=start.numpy(), tol=_TOLERANCE, maxiter=_RESTARTS)
     except ArpackError:
         # It need not converge where fewer than `count` eigenvalues differ from 0.
-        return _all(matrix, count)
+        everything = torch.linalg.eigh(matrix)
+        return everything.eigenvalues[-count:].flip(0), everything.eigenvectors[:, -count:].flip(1)
     return torch.from_numpy(values).flip(0) * scale, torch.from_numpy(vectors).flip(1)
-
-
-def _all(matrix: Float[Tensor, "d d"], count: int) -> tuple[Float[Tensor, "count"], Float[Tensor, "d count"]]:
-    """Return the same from all eigenvectors."""
-    values, vectors = torch.linalg.eigh(matrix)
-    return values[-count:].flip(0), vectors[:, -count:].flip(1)

@@ -22,5 +22,5 @@ def covariance(x: Any, rank: int, seed: int = 0) -> Subspace:
     principal = Principal.of(x)
     principal.check_rank(rank)
     make = torch.Generator().manual_seed(seed)
-    draws = torch.randn(rank, principal.dim, generator=make, dtype=torch.float64).to(principal.root)
-    return Subspace.span(draws @ principal.root.T, rank=rank)
+    draws = torch.randn(rank, principal.dim, generator=make, dtype=torch.float64).to(principal.values)
+    return Subspace.span(draws * principal.values.sqrt() @ principal.vectors.T, rank=rank)

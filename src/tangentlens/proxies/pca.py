@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from tangentlens.geometry.lanczos import largest
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.principal import Principal
 
@@ -20,4 +19,4 @@ def pca(x: Any, rank: int, seed: int = 0) -> Subspace:
     """
     principal = Principal.of(x)
     principal.check_rank(rank)
-    return Subspace(largest(principal.covariance, rank)[1])
+    return Subspace(principal.vectors[:, :rank])

@@ -94,21 +94,9 @@ class Principal:
         return directions, coordinates * (extent > _ROUNDING * torch.finfo(coordinates.dtype).eps * rows_length)
 
     @cached_property
-    def covariance(self) -> Float[Tensor, "d d"]:
-        """The mean outer product of the points, of trace 1."""
-        return gram(self.points).double() / len(self.points)
-
-    @cached_property
-    def root(self) -> Float[Tensor, "d d"]:
-        """A matrix R with RR' = `covariance`, which makes draws of that covariance of independent ones."""
-        factor, failed = torch.linalg.cholesky_ex(self.covariance)
-        # Fewer rows than features have a singular covariance, which has no such factor.
-        return self.vectors * self.values.sqrt() if bool(failed) else factor
-
-    @cached_property
     def _eigen(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
-        """The eigenvalues and eigenvectors of the covariance, the largest first."""
-        values, vectors = torch.linalg.eigh(self.covariance)
+        """The eigenvalues and eigenvectors of the mean outer product of the points, the largest first."""
+        values, vectors = torch.linalg.eigh(gram(self.points).double() / len(self.points))
         return values.flip(0).clamp_min(0), vectors.flip(1)
 
     @property
