@@ -21,7 +21,10 @@ WHOLE = (
     "on_simulated_device.py",
     "report/test_live.py",
     "report/test_live_in_browser.py",
+    "report/test_concepts.py",
     "report/test_page.py",
+    "report/test_page_in_browser.py",
+    "report/test_scale.py",
     "studies/sweep",
     "studies/test_audit.py",
     "studies/test_massive.py",
@@ -32,6 +35,7 @@ WHOLE = (
     "test_bad_input.py",
     "test_cli.py",
     "test_docs.py",
+    "test_notebook.py",
 )
 HERE = Path(__file__).parent
 

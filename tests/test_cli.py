@@ -173,7 +173,7 @@ def test_figures_are_written_for_a_paper(run, tmp_path):
 
 
 def text_figures(page):
-    return len(re.findall(r'id="figure-\d+-data"', page.read_text()))
+    return len(re.findall(r'id="figure-\w+-data"', page.read_text()))
 
 
 def test_profile_prints_a_table_and_its_run_is_one_that_report_opens(tmp_path):

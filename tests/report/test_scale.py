@@ -50,21 +50,21 @@ def sizes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scale")
     return {
         (sites, steps): len(write_report([sweep(folder, sites, steps)], folder / "a.html", SECTIONS).path.read_bytes())
-        for sites, steps in ((4, 8), (12, 8), (4, 16), (12, 16))
+        for sites, steps in ((3, 4), (7, 4), (3, 8), (7, 8))
     }
 
 
 def test_a_site_of_a_step_takes_few_bytes(sizes):
-    """What 8 more sites take more of 8 more steps: the maps, but no line for each site."""
-    both = sizes[12, 16] - sizes[12, 8] - sizes[4, 16] + sizes[4, 8]
-    assert both / (8 * 8) < 250
+    """What 4 more sites take more of 4 more steps: the maps, but no line for each site."""
+    both = sizes[7, 8] - sizes[7, 4] - sizes[3, 8] + sizes[3, 4]
+    assert both / (4 * 4) < 250
 
 
 def test_a_long_sweep_stays_below_fifteen_megabytes(sizes):
     """Extrapolated to 48 sites and 154 checkpoints from what a site, a step and both together take."""
-    site, step = (sizes[12, 8] - sizes[4, 8]) / 8, (sizes[4, 16] - sizes[4, 8]) / 8
-    both = (sizes[12, 16] - sizes[12, 8] - sizes[4, 16] + sizes[4, 8]) / (8 * 8)
-    assert sizes[4, 8] + 44 * site + 146 * step + 44 * 146 * both < 15e6
+    site, step = (sizes[7, 4] - sizes[3, 4]) / 4, (sizes[3, 8] - sizes[3, 4]) / 4
+    both = (sizes[7, 8] - sizes[7, 4] - sizes[3, 8] + sizes[3, 4]) / (4 * 4)
+    assert sizes[3, 4] + 45 * site + 150 * step + 45 * 150 * both < 15e6
 
 
 def test_bins_of_sites_are_read_at_the_last_step_alone_and_nothing_is_said_or_drawn_otherwise(tmp_path, monkeypatch):

@@ -26,7 +26,7 @@ def costs(runs: Iterable[Run]) -> Iterator[str]:
 def duration(seconds: float) -> str:
     """Return a time as people say it.
 
-    >>> duration(0.25), duration(75), duration(7300)
+    >>> duration(0.25), duration(75), duration(7320)
     ('0.25 s', '1 min 15 s', '2 h 2 min')
     """
     if seconds < 60:

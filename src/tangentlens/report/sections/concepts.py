@@ -104,7 +104,8 @@ def lasting_over_training(records: pl.DataFrame) -> Figure | None:
     caption = (
         f"A concept is still there if the direction of its match at the last measured step has a cosine of at least "
         f"{SAME:.2f} with its own; those that are not are births, and their predecessors deaths. The grey line is the "
-        "part that a fit with another seed finds again in the same activations: only what is below it is a change."
+        "part that a fit with another seed finds again in the same activations: only what is below it is a change. "
+        "Without intervals: both are counts."
     )
     return Figure(f"Concepts that are still there since the last measured step: {told}", caption, styled(plot, 380))
 
