@@ -4,7 +4,7 @@ from itertools import permutations
 import pytest
 import torch
 
-from tangentlens import InputError
+from tangentlens import InputError, SemiNMF
 from tangentlens.alignment.concepts import AFTER, BEFORE, SAME, TOP, contexts, describe_concepts, matched
 from tangentlens.alignment.rows import TokenRows
 
@@ -95,6 +95,21 @@ def test_contexts_are_those_of_the_same_sequence(generator):
             for other in range(place - BEFORE, place + AFTER + 1)
         ]
         assert found[place].tolist() == expected
+
+
+def test_a_concept_that_no_row_needs_is_left_out(planted, monkeypatch):
+    _, _, fit_on, test = planted
+    fit = SemiNMF.fit
+
+    def fit_one_in_vain(self, rows):
+        """As the fit ends if the codes of a concept are all 0."""
+        fit(self, rows).components_[1] = 0
+        return self
+
+    monkeypatch.setattr(SemiNMF, "fit", fit_one_in_vain)
+    found = describe_concepts(fit_on, test, K)
+    assert found.directions.shape == (K - 1, D)
+    assert sum(concept.usage for concept in found.described) == pytest.approx(1)
 
 
 def test_equal_rows_have_no_concepts(planted):

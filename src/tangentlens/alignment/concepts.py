@@ -77,15 +77,18 @@ def describe_concepts(
     Args:
         fit_on: Activations `(m, d)` to fit to.
         rows: The rows to describe them on.
-        n_concepts: Number of concepts.
+        n_concepts: Number of concepts; those that no row needs are left out.
         seed: Seed of the fit.
         counts: Occurrences of each token id in the corpus; by default they are counted in the rows.
     """
     principal = Principal.of(fit_on)
     fit, again = (SemiNMF(n_concepts, seed=one, sparsity=SPARSITY).fit(principal) for one in (seed, seed + 1))
-    directions = normalize(fit.components_.double(), dim=1)
-    contributions = fit.contributions(rows.activations) / fit.scale_
+    # Under the penalty, a concept that no row needs is 0, and has no direction.
+    used = fit.components_.square().sum(dim=1) > 0
+    directions = normalize(fit.components_[used].double(), dim=1)
+    contributions = fit.contributions(rows.activations)[:, used] / fit.scale_
     variances, energies = (_shares(one, directions) for one in (_centred(rows), rows))
+    # A concept of length 0 stays at 0 here, and matches nothing.
     _, found_again = matched(directions, normalize(again.components_.double(), dim=1))
     usage = contributions.sum(dim=0) / contributions.sum().clamp_min(torch.finfo(torch.float64).tiny)
     frequencies = _frequencies(rows.tokens, contributions, counts)
