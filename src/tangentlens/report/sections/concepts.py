@@ -38,8 +38,10 @@ def energy_against_variance(records: pl.DataFrame) -> Figure | None:
     for column, model in enumerate(models, start=1):
         for colour, (site, _, table) in zip(COLOURS, _last_tables(rows.filter(model_label=model)), strict=False):
             plot.add_trace(_points(table, site, colour).update(showlegend=column == 1), row=1, col=column)
-    plot.update_xaxes(type="log", title_text="share of the variance")
-    plot.update_yaxes(type="log", title_text="share of the gradients' energy", col=1)
+    ticks = [mantissa * 10.0**-power for power in range(5) for mantissa in (1, 2, 5)]
+    plot.update_xaxes(type="log", tickvals=ticks, title_text="share of the variance")
+    plot.update_yaxes(type="log", tickvals=ticks)
+    plot.update_yaxes(title_text="share of the gradients' energy", col=1)
     chance = rows.filter(metric="concept_chance")["value"].to_list()
     for one in sorted(set(chance)):
         plot.add_hline(y=one, line={"color": "#999999", "width": 1, "dash": "dot"})
