@@ -41,7 +41,7 @@ def test_concepts_have_a_figure_a_course_a_table_and_sentences(run):
     assert all(table.on_page_only for table in tables)
     used, lasting = (finding.text for finding in find([CONCEPTS], records))
     assert used.startswith("Of 12 concepts at 3 sites, ")
-    assert "a fit with another seed" in lasting
+    assert "a fit to other sequences" in lasting
 
 
 def test_a_hostile_corpus_stays_text(run, tmp_path):

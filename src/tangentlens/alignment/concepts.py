@@ -14,7 +14,6 @@ from torch.nn.functional import normalize
 
 from tangentlens.alignment.rows import UNKNOWN, TokenRows
 from tangentlens.geometry.subspace import Subspace
-from tangentlens.proxies.principal import Principal
 from tangentlens.proxies.semi_nmf import SemiNMF
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.jackknife import share_jackknife
@@ -39,7 +38,8 @@ class Concept:
         usage: Its part of all contributions of concepts to tokens; those of all concepts sum to 1.
         frequency: How often its tokens occur in a million tokens: the geometric mean, weighted by contributions; None
             if nothing is known of them.
-        found_again: The cosine between its direction and that of its match in a fit with another seed.
+        found_again: The cosine between its direction and that of its match in a fit to the described rows themselves,
+            which are of other sequences, with another seed.
         top: The rows that it contributes most to, descending, at most one of each sequence.
         contributions: Its contribution to each of these, relative to the root mean square length of a centred row.
     """
@@ -81,8 +81,9 @@ def describe_concepts(
         seed: Seed of the fit.
         counts: Occurrences of each token id in the corpus; by default they are counted in the rows.
     """
-    principal = Principal.of(fit_on)
-    fit, again = (SemiNMF(n_concepts, seed=one, sparsity=SPARSITY).fit(principal) for one in (seed, seed + 1))
+    fit = SemiNMF(n_concepts, seed=seed, sparsity=SPARSITY).fit(fit_on)
+    # To other sequences and with another seed, as a fit at another step is.
+    again = SemiNMF(n_concepts, seed=seed + 1, sparsity=SPARSITY).fit(rows.activations)
     # Under the penalty, a concept that no row needs is 0, and has no direction.
     used = fit.components_.square().sum(dim=1) > 0
     directions = normalize(fit.components_[used].double(), dim=1)

@@ -96,8 +96,8 @@ class Run:
             taken for the same concept at different steps, and `born`, the first step of that lineage;
             `variance_share` and `energy_share`, of the variance and of the gradients along it, each with the ends of
             its 95% interval over sequences, and `chance` for both; `usage`, its part of all contributions to tokens;
-            `frequency` of its tokens per million; `found_again` and `kept`, cosines with its match in a fit with
-            another seed and at the last due step; and `tokens` and `contexts`, what uses it most.
+            `frequency` of its tokens per million; `found_again` and `kept`, cosines with its match in a fit to
+            other sequences and at the last due step; and `tokens` and `contexts`, what uses it most.
         """
         return concept_table(self.records, site, step, model)
 

@@ -120,7 +120,7 @@ _OTHERS = (
     Metric("concept_chance", "share of the variance or of the energy along a random direction, 1/d"),
     Metric("concept_usage", "part of all contributions of concepts to tokens"),
     Metric("concept_frequency", "occurrences of a concept's tokens in a million tokens, geometric mean", log=True),
-    Metric("concept_found_again", "cosine of a concept with its match in a fit with another seed"),
+    Metric("concept_found_again", "cosine of a concept with its match in a fit to other sequences of the same step"),
     Metric("concept_kept", "cosine of a concept with its match at the last due step, which detail names"),
     Metric("concept_tokens", "number of tokens in context in detail, those that use a concept most"),
     Metric("rms_norm", "root mean square length of a gradient", "sequences"),

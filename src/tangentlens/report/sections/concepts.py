@@ -23,7 +23,7 @@ _MODELS = 4
 _CONCEPT = pl.col("metric").str.starts_with("concept_")
 _LASTING = {
     "concept_kept": ("still there since the last measured step", "#D55E00", "solid"),
-    "concept_found_again": ("found again at the same step, by a fit with another seed", "#6E6E6E", "dot"),
+    "concept_found_again": ("found again at the same step, by a fit to other sequences", "#6E6E6E", "dot"),
 }
 
 
@@ -106,7 +106,7 @@ def lasting_over_training(records: pl.DataFrame) -> Figure | None:
     caption = (
         f"A concept is still there if the direction of its match at the last measured step has a cosine of at least "
         f"{SAME:.2f} with its own; those that are not are births, and their predecessors deaths. The grey line is the "
-        "part that a fit with another seed finds again in the same activations: only what is below it is a change. "
+        "part that a fit to other sequences of the same step finds again: only what is below it is a change. "
         "Without intervals: both are counts."
     )
     return Figure(f"Concepts that are still there since the last measured step: {told}", caption, styled(plot, 380))
@@ -198,8 +198,8 @@ def lasting(rows: pl.DataFrame) -> Iterator[str]:
     kept, found = (one.filter(pl.col("value") >= SAME).height / max(one.height, 1) for one in (last, again))
     yield (
         f"At step {step}, {kept:.0%} of the concepts are still there since the last measured step (cosine of at least "
-        f"{SAME:.2f} with their match). For comparison, a fit with another seed to the same activations finds "
-        f"{found:.0%} of them again."
+        f"{SAME:.2f} with their match). For comparison, a fit to other sequences of the same step finds {found:.0%} of "
+        "them again."
     )
 
 
