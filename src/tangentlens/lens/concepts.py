@@ -10,7 +10,7 @@ from typing import Any
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from tangentlens.alignment.concepts import BEFORE, Concept, describe_concepts, matched
+from tangentlens.alignment.concepts import BEFORE, Concept, Concepts, describe_concepts, matched
 from tangentlens.alignment.frequency import checked_counts
 from tangentlens.alignment.rows import TokenRows, first_half
 from tangentlens.errors import InputError
@@ -83,43 +83,32 @@ def concept_records(
         wording: What puts token ids into words.
         earlier: The concepts of the last due step, if there was one.
     """
+    massive = massive_rows(rows.activations, fitting.massive).mask
+    here = replace(about, rows=WITHOUT_MASSIVE if bool(massive.any()) else ALL_ROWS)
+    rows, around = rows[~massive], around[~massive]
     try:
-        return _records(about, rows, around, fit_on, fitting, wording, earlier)
+        if fit_on is None:
+            fits = first_half(rows.sequences)
+            fit_on, rows, around = rows.activations[fits], rows[~fits], around[~fits]
+        else:
+            fit_on = fit_on[~massive_rows(fit_on, fitting.massive).mask]
+        found = describe_concepts(fit_on, rows, fitting.rank, fitting.seed, wording.counts)
+        records = list(_told(replace(here, n=len(rows.tokens)), found, around, wording.text))
     except InputError as error:
         return [replace(about, quantity=ACTIVATION, variant="concepts").unmeasured(f"no concepts: {error}")], None
-
-
-def _records(
-    about: Record,
-    rows: TokenRows,
-    around: Int[Tensor, "n width"],
-    fit_on: Float[Tensor, "m d"] | None,
-    fitting: Fitting,
-    wording: Wording,
-    earlier: Earlier | None,
-) -> tuple[list[Record], Earlier]:
-    """Return the same, or raise."""
-    massive = massive_rows(rows.activations, fitting.massive)
-    kept, around = rows[~massive.mask], around[~massive.mask]
-    if fit_on is None:
-        fits = first_half(kept.sequences)
-        fit_on, kept, around = kept.activations[fits], kept[~fits], around[~fits]
-    else:
-        fit_on = fit_on[~massive_rows(fit_on, fitting.massive).mask]
-    found = describe_concepts(fit_on, kept, fitting.rank, fitting.seed, wording.counts)
-    here = replace(about, rows=WITHOUT_MASSIVE if massive.count else ALL_ROWS, n=len(kept.tokens))
-    records = [replace(here, quantity=ACTIVATION, metric="concept_chance", value=1 / found.directions.shape[1])]
-    records += [
-        record
-        for number, concept in enumerate(found.described)
-        for record in _told(replace(here, variant=str(number)), concept, around, wording.text)
-    ]
     if earlier is not None:
         records += _kept(here, found.directions, earlier)
     return records, Earlier(about.step, found.directions)
 
 
-def _told(here: Record, concept: Concept, around: Int[Tensor, "n width"], text: Text) -> Iterator[Record]:
+def _told(here: Record, found: Concepts, around: Int[Tensor, "n width"], text: Text) -> Iterator[Record]:
+    """Yield the records of all concepts."""
+    yield replace(here, quantity=ACTIVATION, metric="concept_chance", value=1 / found.directions.shape[1])
+    for number, concept in enumerate(found.described):
+        yield from _told_one(replace(here, variant=str(number)), concept, around, text)
+
+
+def _told_one(here: Record, concept: Concept, around: Int[Tensor, "n width"], text: Text) -> Iterator[Record]:
     """Yield the records of one concept."""
     activation = replace(here, quantity=ACTIVATION)
     yield activation.estimate("concept_variance", concept.variance)
