@@ -10,7 +10,7 @@ import torch
 
 from tangentlens import InputError, Lens, open_run
 from tangentlens.report.contents import Figure, Section, draw, find, key_figures, tabulate
-from tangentlens.report.page import write_report
+from tangentlens.report.page import plotly_js, write_report
 from tangentlens.report.reading import read_runs
 from tangentlens.report.sections.shares import share_over_depth
 from tangentlens.runs.records import Record, as_frame
@@ -117,16 +117,10 @@ def test_a_sweep_says_which_checkpoints_are_suspicious(swept):
 
 def test_the_file_is_small_and_asks_the_network_for_nothing(page):
     text = page.read_text()
-    assert page.stat().st_size < 6_000_000
-    outside = text.replace(plotly_source(), "")
+    assert page.stat().st_size < 2_500_000
+    outside = text.replace(plotly_js(), "")
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", outside)
     assert "@import" not in outside
-
-
-def plotly_source():
-    from plotly.offline import get_plotlyjs
-
-    return get_plotlyjs()
 
 
 def browse(address, tmp_path, *options):
@@ -233,7 +227,7 @@ def test_names_from_outside_are_text_never_markup(run, tmp_path):
     evil_run = create_run(tmp_path / "r<b>", {"text": evil})
     evil_run.write("a", records)
     page = write_report([evil_run, run], tmp_path / "evil.html", SECTIONS).path
-    assert "<img" not in page.read_text().replace(plotly_source(), "")
+    assert "<img" not in page.read_text().replace(plotly_js(), "")
     dom = browse(page.as_uri() + "#all", tmp_path / "profile", "--dump-dom").stdout
     assert "<img" not in re.sub(r"<script.*?</script>", "", dom, flags=re.DOTALL)
 

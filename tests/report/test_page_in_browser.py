@@ -51,6 +51,18 @@ def test_hostile_names_do_nothing(tab):
     assert tab.evaluate("document.querySelectorAll('img').length") == 0
 
 
+def test_the_page_can_draw_every_kind_of_chart_that_it_holds(tab):
+    """Its plotly.js is a part of the whole, and takes a chart that it does not know for a line."""
+    tab.evaluate("location.hash = '#all'")
+    tab.wait_for("[...document.querySelectorAll('.plot')].every((one) => one._fullData)")
+    meant, drawn = (
+        tab.evaluate(f"[...document.querySelectorAll('.plot')].flatMap((one) => one.{data}.map((line) => line.type))")
+        for data in ("data", "_fullData")
+    )
+    assert meant == drawn
+    assert {"scatter", "heatmap"} <= set(drawn)
+
+
 def test_parts_are_drawn_when_the_keyboard_opens_them(tab):
     assert tab.evaluate("document.querySelectorAll('.plot .main-svg').length > 0")
     folded = "document.querySelector('details.chapter .plot')"

@@ -12,16 +12,14 @@ import socketserver
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
-from functools import cache
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import plotly
-
 from tangentlens.errors import InputError
 from tangentlens.report.contents import Section
 from tangentlens.report.gallery import Gallery
+from tangentlens.report.page import plotly_js
 from tangentlens.report.views import View
 from tangentlens.runs.files import Place
 
@@ -76,7 +74,7 @@ class LiveServer(ThreadingHTTPServer):
             return None
         *where, what = words
         if (where, what) == ([], "plotly.js"):
-            return _SCRIPT, _plotly_js()
+            return _SCRIPT, plotly_js()
         view = self._view(where)
         if view is None or what not in ("", "version"):
             return None
@@ -147,8 +145,3 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Say nothing: every viewer asks every other second."""
-
-
-@cache
-def _plotly_js() -> str:
-    return str(plotly.offline.get_plotlyjs())
