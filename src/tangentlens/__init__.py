@@ -42,6 +42,8 @@ from tangentlens.proxies.semi_nmf import SemiNMF
 from tangentlens.runs.run import Run, open_run
 from tangentlens.statistics.corrections import benjamini_hochberg, holm
 from tangentlens.statistics.interval import Interval
+from tangentlens.training import regularisers
+from tangentlens.training.penalty import Penalty
 
 if TYPE_CHECKING:
     from tangentlens.studies.functions import model_audit, model_test, profile, show, sweep
@@ -72,6 +74,7 @@ __all__ = [
     "MassiveRows",
     "Moments",
     "Movement",
+    "Penalty",
     "Run",
     "SemiNMF",
     "Subspace",
@@ -103,6 +106,7 @@ __all__ = [
     "partition_isotropy",
     "profile",
     "rankme",
+    "regularisers",
     "rogue_dimensions",
     "share",
     "show",
