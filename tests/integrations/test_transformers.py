@@ -1,6 +1,7 @@
 """The lens in the Hugging Face Trainer, against the plain loop and against the Trainer without it."""
 
 import pytest
+import torch
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 from layouts import NanoGPT
@@ -17,8 +18,8 @@ from loops import (
     n_hooks,
     plain,
 )
-from tangentlens import Alarm, InputError, open_run
-from tangentlens.integrations.transformers import LensCallback
+from tangentlens import Alarm, InputError, Penalty, open_run
+from tangentlens.integrations.transformers import LensCallback, PenaltyCallback
 from tangentlens.runs.records import KEY
 from tiny import tiny_model
 
@@ -189,3 +190,53 @@ def test_targets_and_sites_of_a_model_of_ones_own_are_passed_on(tmp_path):
     records = open_run(tmp_path / "run").records
     assert set(records["site"]) >= {"resid.2"}
     assert "target.1" in records["freq_bin"]
+
+
+def penalised(folder, callbacks=True, **arguments):
+    """A training with a penalty. Where steps have several passes, all of one batch, a term that is no mean over tokens
+    has the value of the batch in each, so that trainings can be compared."""
+    same = [Sequences()[0]] * (STEPS * BATCH)
+    penalty = [PenaltyCallback(term="cosine", strength=0.5)] if callbacks else []
+    return train(folder, penalty, data=same, **arguments)
+
+
+def test_a_penalty_is_added_to_the_loss_as_in_the_plain_loop(tmp_path):
+    model = tiny_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batch = {name: ids.expand(BATCH, -1) for name, ids in Sequences()[0].items()}
+    losses = []
+    with Penalty(model, "cosine", 0.5) as penalty:
+        for _ in range(STEPS):
+            loss = model(**batch).loss + penalty()
+            losses.append(float(loss.detach()))
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    once = penalised(tmp_path)
+    twice = penalised(tmp_path, gradient_accumulation_steps=2, per_device_train_batch_size=BATCH // 2)
+    alone = penalised(tmp_path, callbacks=False)
+    for trainer in (once, twice):
+        logged = [log["loss"] for log in trainer.state.log_history if "loss" in log]
+        assert logged == pytest.approx(losses, rel=1e-2)
+    for name, expected in model.state_dict().items():
+        assert torch.allclose(once.model.state_dict()[name], expected, atol=1e-6), name
+        # Of half as many equal rows, the mean cosine of distinct ones is a little smaller.
+        assert torch.allclose(twice.model.state_dict()[name], expected, atol=1e-2), name
+    changed = [
+        name
+        for name, one in alone.model.state_dict().items()
+        if not torch.allclose(one, model.state_dict()[name], atol=1e-3)
+    ]
+    assert changed, "the penalty does something"
+    assert n_hooks(once.model) == 0
+
+
+def test_a_penalty_on_a_model_without_a_loss_is_told(tmp_path):
+    class Unlabelled(NanoGPT):
+        def forward(self, input_ids, labels):
+            return {"logits": super().forward(input_ids, labels)[0]}
+
+    penalty = PenaltyCallback(term="cosine", strength=0.5)
+    with pytest.raises(InputError, match="must return its loss for a penalty to be added"):
+        train(tmp_path, [penalty], Unlabelled(), max_steps=1)
+    penalty.close()

@@ -1,15 +1,18 @@
-"""The lens as a callback of the Hugging Face Trainer."""
+"""The lens and the penalty as callbacks of the Hugging Face Trainer."""
 
 from __future__ import annotations
 
 import gc
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import CallbackHandler
 
@@ -17,6 +20,7 @@ from tangentlens.capture.distributed import is_first
 from tangentlens.errors import InputError
 from tangentlens.integrations.names import prefixed, repeated
 from tangentlens.lens.lens import Lens
+from tangentlens.training.penalty import Penalty
 
 # The file in a checkpoint's folder that holds the state of the lens.
 _STATE = "tangentlens.safetensors"
@@ -108,6 +112,58 @@ class LensCallback(TrainerCallback):  # type: ignore[misc]
         """Close the lens; to be called after a training that ended in an exception."""
         if self.lens is not None:
             self.lens.close()
+
+
+class PenaltyCallback(TrainerCallback):  # type: ignore[misc]
+    """A callback that adds a penalty to the loss that the model returns, in forward passes with gradients.
+
+    The losses that the Trainer logs contain it. Evaluation is without it.
+
+    Args:
+        **settings: The settings of `Penalty`, except the model.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+        self._penalty: Penalty | None = None
+        self._handle: RemovableHandle | None = None
+        # How many forward passes a step has, on all ranks together.
+        self._passes = 1
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, model: nn.Module, **_: Any
+    ) -> None:
+        """Begin to add the penalty. A training that ended in an exception has left its hooks, which go first."""
+        self.close()
+        self._passes = args.gradient_accumulation_steps * args.world_size
+        self._penalty = Penalty(model, **self.settings).start()
+        # Registered after the hooks of the penalty itself, which sees the end of the pass first.
+        self._handle = model.register_forward_hook(self._add, with_kwargs=True)
+
+    def on_train_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: Any) -> None:
+        """Stop adding it."""
+        self.close()
+
+    def close(self) -> None:
+        """Remove all hooks; to be called after a training that ended in an exception."""
+        if self._penalty is not None and self._handle is not None:
+            self._penalty.close()
+            self._handle.remove()
+
+    def _add(self, model: nn.Module, args: Any, kwargs: dict[str, Any], output: Any) -> Any:
+        if self._penalty is None or not torch.is_grad_enabled():
+            return output
+        loss = output.get("loss") if isinstance(output, Mapping) else None
+        if loss is None:
+            raise InputError(
+                "a model in a Trainer must return its loss for a penalty to be added, but returned none; pass labels, "
+                "or add `Penalty` to the loss that you compute"
+            )
+        # A loss that the model divides by the tokens of the whole step is added up over its passes, others are
+        # averaged.
+        divided = self._passes if kwargs.get("num_items_in_batch") is not None else 1
+        output["loss"] = loss + self._penalty() / divided
+        return output
 
 
 def _checkpoint(args: TrainingArguments, state: TrainerState) -> Path:
