@@ -1,4 +1,5 @@
 import os
+import signal
 from pathlib import Path
 
 import jaxtyping
@@ -10,6 +11,8 @@ from hypothesis import settings
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = "1"  # of processes that tests start
 os.environ["HF_HUB_OFFLINE"] = "1"
+# A shell that starts the tests in the background has Ctrl-C ignored, also by the programs that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 settings.register_profile("repeatable", deadline=None, derandomize=True, max_examples=40)
 settings.load_profile("repeatable")
 

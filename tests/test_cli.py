@@ -391,9 +391,11 @@ def test_a_run_is_viewed_at_an_address_until_ctrl_c(run, as_json):
 
     def look(address):
         opened.append(address)
-        with urllib.request.urlopen(address, timeout=60) as page:
-            seen.append(page.read().decode())
-        _thread.interrupt_main()
+        try:
+            with urllib.request.urlopen(address, timeout=60) as page:
+                seen.append(page.read().decode())
+        finally:
+            _thread.interrupt_main()
 
     def browse(address):
         threading.Thread(target=look, args=(address,)).start()
