@@ -35,6 +35,16 @@ def bell(about, height, base=0.3):
     return at_sites(replace(about, quantity="activation", metric="anisotropy"), (base, base, base + height, base, base))
 
 
+def at_losses(about, course):
+    """The loss on held-out text and the anisotropy at some steps."""
+    loss = replace(about, quantity="loss", metric="loss", variant="held_out", detail="held-out text")
+    anisotropy = replace(about, quantity="activation", metric="anisotropy")
+    records = [replace(loss, step=step, value=value) for step, (value, _) in course.items()]
+    for step, (_, value) in course.items():
+        records += at_sites(replace(anisotropy, step=step), [value] * len(SITES))
+    return records
+
+
 def planted(claim, effect, network):
     """Return records of a network in which the effect of the claim is `effect`, as nearly as it can be."""
     about = Record(model=network, step=STEPS[-1])
@@ -115,6 +125,8 @@ def planted(claim, effect, network):
     if key.startswith("27"):
         control = {"27a": "random", "27b": "pca", "27c": "covariance"}[key]
         return [replace(mean, quantity="movement", variant=control, step=s, value=effect) for s in STEPS[1:]]
+    if key.startswith("17"):
+        return at_losses(about, {8: (3.0, 0.5), 64: (2.0, 0.5 + effect)})
     early = key == "28a"
     growth = replace(
         mean, quantity="movement", metric="growth_log_ratio", variant="semi_nmf", detail="proxy", order=None
@@ -161,6 +173,16 @@ def write_run(path, claim, effects):
                 "weights_sha256": f"twin{seed}",
             }
             records += bell(Record(model=twin, step=STEPS[-1]), 0.0)
+        if claim.id.startswith("17"):
+            models[name] |= {"family": f"{kind} treated, a recipe", "treatment": claim.effect.split("`")[1] + " 0.3"}
+            twin = f"twin-{seed}"
+            models[twin] = models[name] | {
+                "family": f"{kind}, a recipe",
+                "treatment": "",
+                "weights_sha256": f"twin{seed}",
+            }
+            # It comes to a lower loss, and goes through that of the treated network where its anisotropy is 0.5.
+            records += at_losses(Record(model=twin), {8: (3.0, 0.9), 32: (2.5, 0.7), 64: (1.5, 0.3)})
     run.write("planted", records)
     run.describe("models", models)
     return run
@@ -189,6 +211,14 @@ def one_effect(run, claim):
     """The effect of the one claim on each network of the run."""
     (entry,) = ledger(read_runs([run]), [claim])
     return entry.effects["effect"].to_list()
+
+
+def test_treated_networks_count_in_claims_about_treatments_alone(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["17a"], [0.1] * 4)
+    run.write("shares", [one for seed in range(4) for one in planted(BY_ID["2"], 0.7, f"decoder-{seed}")])
+    assert one_effect(run, BY_ID["2"]) == []
+    assert one_effect(run, BY_ID["17a"]) == pytest.approx([0.1] * 4)
+    assert one_effect(run, BY_ID["17b"]) == [], "another treatment"
 
 
 @pytest.mark.parametrize(("with_mask", "without", "effect"), [(-0.1, -0.3, -0.1), (0.3, 0.25, 0.05), (0.3, -0.1, 0.3)])

@@ -100,8 +100,8 @@ def test_a_term_that_remembers_is_one_for_each_site():
     with tl.Penalty(model, term, 1.0) as penalty:
         model(**tiny_batch())
         penalty().backward()
-    assert term._running is None
-    kept = [one._running for one in penalty._terms.values()]
+    assert term.running is None
+    kept = [one.running for one in penalty._terms.values()]
     assert len(kept) == 3
     assert not torch.equal(kept[0], kept[1])
 

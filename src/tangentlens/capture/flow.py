@@ -67,6 +67,7 @@ class Flow:
         skip_first: How many positions at the beginning of each sequence to leave out.
         targets: What positions predict, if the user says it: the name of an argument of the call, or a function of it.
         measure_on: 'cpu' if rows are moved to the host as they come; None if only a device without fp64 requires it.
+        n_sequences: The number that the next sequence gets, which is also the seed of its sample.
     """
 
     model: nn.Module
@@ -78,6 +79,7 @@ class Flow:
     skip_first: int = 0
     targets: Targets | None = None
     measure_on: MeasureOn | None = None
+    n_sequences: int = 0
     _handles: list[RemovableHandle] = field(default_factory=list)
     _named: dict[str, Any] = field(default_factory=dict)
     _given: Tensor | None = None
@@ -85,7 +87,6 @@ class Flow:
     _batches: dict[str, Batch] = field(default_factory=dict)
     _calls: Counter[str] = field(default_factory=Counter)
     _miscounted: set[str] = field(default_factory=set)
-    _n_sequences: int = 0
     _ran: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -166,8 +167,8 @@ class Flow:
 
     def _numbered(self, batch: Batch, stack: str) -> Batch:
         """Return the batch with only sampled tokens kept, its sequences numbered after those of earlier batches."""
-        first = self._n_sequences
-        self._n_sequences += batch.tokens.numel()
+        first = self.n_sequences
+        self.n_sequences += batch.tokens.numel()
         batch = batch.to(self.devices.measure)
         return self._sample.draw(replace(batch, sequences=batch.sequences + first), stack, seed=first)
 

@@ -45,6 +45,7 @@ _FACTS = {
     "network": pl.String,
     "kind": pl.String,
     "family": pl.String,
+    "treatment": pl.String,
     "trained_seed": pl.Int64,
     "epoch": pl.Int64,
     "weights": pl.String,
@@ -66,8 +67,9 @@ def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
     """Return the records of all runs, under their names, or under their paths where two have the same name.
 
     Columns say which network a record is of, and what the manifest says of it: `network`, `null` (empty for the network
-    itself), `kind`, `family` (networks that differ in their seed alone), `trained_seed`, `epoch` (its
-    number of steps), `weights` (their hash) and `last_step`, the last step of the network in the run.
+    itself), `kind`, `family` (networks that differ in their seed alone), `treatment` (what was done to its training
+    beyond the plain recipe), `trained_seed`, `epoch` (its number of steps), `weights` (their hash) and `last_step`, the
+    last step of the network in the run.
 
     Frequency bins of single sites come at the last step alone: they are most of the records of a long run, and no
     report shows them over training.
@@ -91,6 +93,7 @@ def _with_facts(run: Run) -> pl.DataFrame:
             "network": name,
             "kind": facts.get("kind", ""),
             "family": facts.get("family", ""),
+            "treatment": facts.get("treatment", ""),
             "trained_seed": facts.get("trained_seed"),
             "epoch": facts.get("epoch"),
             "weights": facts.get("weights_sha256", ""),
@@ -100,7 +103,7 @@ def _with_facts(run: Run) -> pl.DataFrame:
     facts = pl.DataFrame(rows, schema=_FACTS)
     joined = records.join(facts, on="network", how="left", maintain_order="left")
     return joined.with_columns(
-        pl.col("kind", "family", "weights").fill_null(""), last_step=pl.col("step").max().over("network")
+        pl.col("kind", "family", "treatment", "weights").fill_null(""), last_step=pl.col("step").max().over("network")
     )
 
 

@@ -12,6 +12,7 @@ from tangentlens.studies.finished_models import FINISHED_MODELS
 from tangentlens.studies.job import Job
 from tangentlens.studies.learning_dynamics import LEARNING_DYNAMICS
 from tangentlens.studies.profile import PROFILE
+from tangentlens.studies.regularisers import REGULARISERS
 from tangentlens.studies.shape_of_learning import SHAPE_OF_LEARNING
 from tangentlens.studies.study import Study
 from tangentlens.studies.sweep import SWEEP
@@ -21,7 +22,7 @@ from tangentlens.studies.visibility import VISIBILITY
 
 JOBS: dict[str, Job] = {job.name: job for job in (TRAIN, PROFILE, TEST, AUDIT, VISIBILITY, SWEEP)}
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (DEMO, LEARNING_DYNAMICS, SHAPE_OF_LEARNING, FINISHED_MODELS)
+    study.name: study for study in (DEMO, LEARNING_DYNAMICS, SHAPE_OF_LEARNING, FINISHED_MODELS, REGULARISERS)
 }
 # Everything that a report can say.
 SECTIONS = (LEDGER, *COMMON, *(job.section for job in JOBS.values() if job.section is not None))

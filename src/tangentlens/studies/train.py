@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import warnings
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from jaxtyping import Int
 from torch import Tensor, nn
 
@@ -17,7 +18,7 @@ from tangentlens.corpora.enwik8 import tokenize_enwik8
 from tangentlens.corpora.symbols import N_IDS, encode, spell, text_of
 from tangentlens.corpora.text import builtin_text, read_text
 from tangentlens.corpora.tokens import MASK, TokenizedText, in_sequences, tokenize, train_tokenizer
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, check_name
 from tangentlens.lens.lens import Lens
 from tangentlens.lens.schedule import log_steps
 from tangentlens.models.device import AUTO, find_device
@@ -25,16 +26,22 @@ from tangentlens.models.keeping import keep_checkpoint, save_tokenizer
 from tangentlens.models.small import Kind, SmallModel, small_model, weight_hash
 from tangentlens.runs.files import Place, as_place
 from tangentlens.runs.progress import Progress, Watch, unwatched
+from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
+from tangentlens.runs.vocabulary import HELD_OUT, LOSS
 from tangentlens.studies.job import Job
 from tangentlens.training.loop import Checkpoint, Recipe, train
 from tangentlens.training.objectives import batch_for, draw, draw_in_epochs
+from tangentlens.training.penalty import Penalty
+from tangentlens.training.regularisers import TERMS
 
 NAME = "train"
 # What the manifests of such runs say; the first trainings were those of the demo.
 MADE_BY = (NAME, "demo")
 # Sequences of held-out text on which the movement of representations is measured.
 PROBE = 64
+# The largest number of sequences of held-out text on which the loss is evaluated.
+EVALUATED = 256
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,9 @@ class TrainPlan:
         device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
         concepts: Whether to put concepts into words.
         keep: Whether to keep the weights of every due step, as it begins, for a sweep.
+        evaluate: Whether to write the loss on held-out text at every due step, as it begins.
+        penalty: The name of a regulariser whose penalty is added to the loss; empty for none.
+        strength: The strength of the penalty.
     """
 
     models: tuple[SmallModel, ...] = ("decoder", "encoder")
@@ -97,6 +107,9 @@ class TrainPlan:
     seed: int = 0
     device: str = AUTO
     keep: bool = False
+    evaluate: bool = False
+    penalty: str = ""
+    strength: float = 0.0
 
     def __post_init__(self) -> None:
         if not 1 <= self.rank <= self.width // 2:
@@ -109,6 +122,12 @@ class TrainPlan:
             raise InputError(f"checkpoints are kept of models with a tokenizer (bpe), but units are {self.units}")
         if self.probe and not self.held_out:
             raise InputError("a probe must be held-out text, but held_out is 0; hold out 0.1, for example")
+        if self.evaluate and not self.held_out:
+            raise InputError("evaluation needs held-out text, but held_out is 0; hold out 0.1, for example")
+        if self.penalty:
+            check_name("a regulariser", self.penalty, TERMS)
+        elif self.strength:
+            raise InputError(f"a strength needs a penalty, but is {self.strength} without one; name a regulariser")
 
     @classmethod
     def of(cls, config: dict[str, Any]) -> TrainPlan:
@@ -155,6 +174,11 @@ class TrainPlan:
             for seed in range(self.seed, self.seed + self.seeds)
         ]
 
+    @property
+    def treatment(self) -> str:
+        """What is done to the training beyond the plain recipe; empty if nothing is."""
+        return f"{self.penalty} {self.strength:g}" if self.penalty else ""
+
     def family(self, network: Network, tokens: TokenizedText) -> str:
         """Return what a network has in common with those that differ from it in their seed alone.
 
@@ -163,7 +187,8 @@ class TrainPlan:
         recipe = (tokens.sha256, self.batch, self.learning_rate, self.mask_rate, self.in_epochs, self.held_out)
         known_by = hashlib.sha256(repr(recipe).encode()).hexdigest()[:6]
         text = f"{tokens.vocabulary} types of {self.units}, recipe {known_by}"
-        return f"{network.model}, {self.layers} blocks of width {self.width}, {self.steps} steps on {text}"
+        model = f"{network.model} with {self.treatment}" if self.treatment else network.model
+        return f"{model}, {self.layers} blocks of width {self.width}, {self.steps} steps on {text}"
 
     def kept(self, out: str | Place, network: Network) -> Path:
         """Return the folder of a run that holds the weights of a network's due steps, and its tokenizer."""
@@ -257,6 +282,7 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
     facts = {
         "kind": network.model,
         "family": plan.family(network, tokens),
+        "treatment": plan.treatment,
         "trained_seed": network.seed,
         "epoch": len(sequences) // plan.batch,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
@@ -288,15 +314,38 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         made = batch_for(network.kind, chosen, MASK, plan.mask_rate, generator)
         return {name: tensor.to(device) for name, tensor in made.items()}
 
-    def keep(step: int) -> None:
+    def before_due(step: int) -> None:
         if plan.keep:
             keep_checkpoint(model, plan.kept(run.path, network), step)
+        if plan.evaluate:
+            told = Record(
+                model=network.name, step=step, quantity=LOSS, metric=LOSS, variant="held_out", detail=HELD_OUT
+            )
+            loss = held_out_loss(model, network.kind, held_out[:EVALUATED], plan.mask_rate)
+            run.write(f"{network.name}-held-out-{step:08d}", [replace(told, value=loss)])
+
+    penalty = Penalty(model, plan.penalty, plan.strength) if plan.penalty else None
 
     with warnings.catch_warnings():
         # Steps that were measured after the last checkpoint are measured again, to the same numbers.
         warnings.filterwarnings("ignore", message="the training of .* continues at step")
-        train(model, batch, Recipe(plan.steps, plan.learning_rate), lens, checkpoint, watch, keep)
+        train(model, batch, Recipe(plan.steps, plan.learning_rate), lens, checkpoint, watch, before_due, penalty)
     run.describe("models", {network.name: facts | {"weights_sha256": weight_hash(model)}})
+
+
+@torch.no_grad()
+def held_out_loss(model: nn.Module, kind: Kind, sequences: Int[Tensor, "n length"], mask_rate: float) -> float:
+    """Return the loss of a model on sequences, a mean over tokens. Which of them are masked is always the same.
+
+    Args:
+        model: The model, which returns its loss.
+        kind: What it has to predict.
+        sequences: Token ids `(n, length)`.
+        mask_rate: For a masked model, the share of tokens that it has to predict.
+    """
+    generator, device = torch.Generator().manual_seed(0), next(model.parameters()).device
+    batch = batch_for(kind, sequences, MASK, mask_rate, generator)
+    return float(model(**{name: ids.to(device) for name, ids in batch.items()}).loss)
 
 
 TRAIN = Job(

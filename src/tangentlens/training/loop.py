@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -13,6 +14,7 @@ from tangentlens.errors import InputError
 from tangentlens.lens.lens import Lens
 from tangentlens.runs.progress import Progress, Watch
 from tangentlens.runs.run import Run
+from tangentlens.training.penalty import Penalty
 
 Batches = Callable[[int], Mapping[str, Tensor]]
 
@@ -50,6 +52,7 @@ def train(
     checkpoint: Checkpoint,
     watch: Watch,
     before_due: Callable[[int], None] = lambda step: None,
+    penalty: Penalty | None = None,
 ) -> None:
     """Train to the recipe's last step, from the last checkpoint if there is one; the lens decides when to measure.
 
@@ -61,10 +64,13 @@ def train(
         checkpoint: Where the training state is kept; it is saved after every due step.
         watch: Called with the number of steps done, and the loss as a note.
         before_due: Called with the number of each due step before it begins.
+        penalty: What is added to the loss, if anything. The loss that is written is without it.
     """
     optimizer = checkpoint.restore(model, recipe)
-    lens.load_state_dict(checkpoint.lens_state())
-    with lens:
+    lens.load_state_dict(checkpoint.state_of("lens"))
+    if penalty is not None:
+        penalty.load_state_dict(checkpoint.state_of("penalty"))
+    with lens, penalty or nullcontext():
         while lens.current < recipe.steps:
             step, due = lens.current, lens.due()
             if due:
@@ -77,14 +83,14 @@ def train(
                     f"the loss must stay finite, but {lens.name}'s is {loss.item()} at step {step}; lower the learning "
                     f"rate ({recipe.learning_rate}); what was measured before is in {lens.run.path}"
                 )
-            loss.backward()
+            (loss if penalty is None else loss + penalty()).backward()
             nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
             optimizer.step()
             optimizer.zero_grad()
             lens.step(loss.detach())
             watch(Progress(lens.name, step + 1, recipe.steps, f"loss {loss.item():.3f}"))
             if due or lens.current == recipe.steps:
-                checkpoint.save(model, optimizer, lens)
+                checkpoint.save(model, optimizer, lens, penalty)
 
 
 @dataclass(frozen=True)
@@ -122,16 +128,22 @@ class Checkpoint:
                     }
         return optimizer
 
-    def lens_state(self) -> dict[str, Tensor]:
-        """Return the saved state of the lens; empty without a checkpoint."""
+    def state_of(self, what: str) -> dict[str, Tensor]:
+        """Return the saved state of the lens or of the penalty; empty without a checkpoint."""
         kept = self.run.load_tensors(self.name)
         return {
-            key.removeprefix("lens/"): value for key, value in (kept or ({},))[0].items() if key.startswith("lens/")
+            key.removeprefix(f"{what}/"): value
+            for key, value in (kept or ({},))[0].items()
+            if key.startswith(f"{what}/")
         }
 
-    def save(self, model: nn.Module, optimizer: torch.optim.Optimizer, lens: Lens) -> None:
-        """Save the weights and the states of the optimizer and the lens."""
-        tensors = {f"lens/{site}": rows.cpu() for site, rows in lens.state_dict().items()}
+    def save(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, lens: Lens, penalty: Penalty | None = None
+    ) -> None:
+        """Save the weights and the states of the optimizer, the lens and the penalty."""
+        tensors = {f"lens/{name}": value.cpu() for name, value in lens.state_dict().items()}
+        if penalty is not None:
+            tensors |= {f"penalty/{name}": value.cpu() for name, value in penalty.state_dict().items()}
         for name, parameter in model.named_parameters():
             tensors[f"weight/{name}"] = parameter.detach().cpu()
             tensors |= {f"{key}/{name}": value.cpu() for key, value in optimizer.state[parameter].items()}

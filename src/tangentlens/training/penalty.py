@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from types import TracebackType
 
 import torch
@@ -18,6 +19,8 @@ from tangentlens.training.regularisers import Term, named_term
 
 # Tokens of a forward pass that a term sees: enough for its estimates, few enough to cost a small part of a step.
 MAX_TOKENS = 512
+# The name in a state of how many sequences were seen, from which samples of tokens are drawn.
+_SEEN = "sequences seen"
 
 
 class Penalty:
@@ -29,7 +32,7 @@ class Penalty:
     Args:
         model: The model in training.
         term: A function of rows `(n, d)` that returns a scalar, such as those of `tangentlens.regularisers`, or the
-            name of one of these. One that remembers something is copied for each site.
+            name of one of these. One that remembers something, in an attribute `running`, is copied for each site.
         strength: What the mean over sites is multiplied by. If negative, the term is made larger.
         sites: Where, as in `Lens`.
         exclude: Token ids to leave out, such as a begin-of-sequence token.
@@ -74,6 +77,20 @@ class Penalty:
         self._flow.__exit__(None, None, None)
         self._found.clear()
         self._batch = self._kept = None
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return what a penalty needs to continue from a checkpoint with the same numbers."""
+        kept = {name: getattr(term, "running", None) for name, term in self._terms.items()}
+        running = {name: value for name, value in kept.items() if value is not None}
+        return {_SEEN: torch.tensor(self._flow.n_sequences), **running}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from the `state_dict` of a penalty with the same settings; an empty one is that of a new penalty."""
+        for name, value in state.items():
+            if name == _SEEN:
+                self._flow.n_sequences = int(value)
+            else:
+                vars(self._terms[name])["running"] = value
 
     def __enter__(self) -> Penalty:
         return self.start()

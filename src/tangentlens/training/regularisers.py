@@ -75,7 +75,7 @@ class IsoScore:
 
     shrinkage: float = 0.2
     memory: float = 0.9
-    _running: Tensor | None = field(default=None, repr=False)
+    running: Tensor | None = field(default=None, init=False, repr=False)
 
     def __post_init__(self) -> None:
         for name in ("shrinkage", "memory"):
@@ -92,12 +92,12 @@ class IsoScore:
         trace = x.square().sum()
         covariance = x.T @ x / trace.where(differ, 1.0)
         seen, mixed = covariance.detach(), covariance
-        if self._running is None:
-            self._running = seen
+        if self.running is None:
+            self.running = seen
         else:
-            before = self._running.to(seen)
+            before = self.running.to(seen)
             mixed = torch.lerp(covariance, before, self.shrinkage)
-            self._running = torch.where(differ, torch.lerp(seen, before, self.memory), before)
+            self.running = torch.where(differ, torch.lerp(seen, before, self.memory), before)
         ratio = mixed.trace().square() / mixed.square().sum().where(differ, 1.0)
         return torch.where(differ, 1 - (ratio - 1) / (d - 1), 0.0)
 

@@ -1,6 +1,8 @@
 """The claims on trial: each is data, and its verdict is computed from records.
 
-A new claim is an entry in `CLAIMS`; if none of the numbers in `estimands.py` fits, also a function there.
+A new claim is an entry in `CLAIMS`; if none of the numbers in `estimands.py` fits, also a function there. Claims about
+the movement of representations are in `moving.py`, and those about trainings that are changed on purpose in
+`treated.py`.
 """
 
 from __future__ import annotations
@@ -13,12 +15,24 @@ from tangentlens.runs.vocabulary import (
     ALL_ROWS,
     AUDIT,
     LATER_GRADIENT,
-    MOVEMENT,
     UPDATE,
     WITHOUT_MASSIVE,
     derived,
 )
-from tangentlens.studies.claims.claim import ANISOTROPY_MARGIN, CORRELATION_MARGIN, Claim, Needs
+from tangentlens.studies.claims.claim import (
+    ANISOTROPY_MARGIN,
+    CORRELATION_MARGIN,
+    DYNAMICS,
+    FINISHED_STUDY,
+    LOOKED,
+    OURS,
+    REFEREE,
+    SHAPE,
+    SHAPE_STUDY,
+    TRAINING_STUDY,
+    Claim,
+    Needs,
+)
 from tangentlens.studies.claims.estimands import (
     EARLY,
     Select,
@@ -38,33 +52,23 @@ from tangentlens.studies.claims.estimands import (
     rise_and_fall,
     smaller,
 )
-
-DYNAMICS, SHAPE = "arXiv 2604.08764", "arXiv 2311.05928"
-REFEREE, OURS = "a referee's question to arXiv 2604.08764", "ours"
-_TRAINING = "tangentlens study learning-dynamics"
-_SHAPES = "tangentlens study shape-of-learning"
-_FINISHED = "tangentlens study finished-models"
-_LOOKED = "written after a look at finished models, and at one decoder that is not among the trained networks"
+from tangentlens.studies.claims.moving import MOVING
+from tangentlens.studies.claims.treated import TREATED
 
 _NORMAL = Select("log_ratio", "normal", order=1.0)
 _RANDOM = Select("log_ratio", "random", order=1.0)
-_TESTS = Needs("tangent tests of gradients at all sites, with the mean over sites", _TRAINING)
-_STEPS = Needs("tangent tests at three or more steps of a training", _TRAINING)
-_BINS = Needs("tangent tests in frequency bins", _TRAINING)
-_UPDATES = Needs("updates of the embedding", _TRAINING)
-_AUDITS = Needs("an audit", _TRAINING)
-_ACTIVE = Needs("a test of active concepts", _TRAINING)
-_MOVEMENTS = Needs("movement on a probe text in a training", _TRAINING)
-_LATER = Needs("predictions of later gradients in a training", _TRAINING)
-_PROFILES = Needs("anisotropy at all residual sites", _SHAPES)
+_TESTS = Needs("tangent tests of gradients at all sites, with the mean over sites", TRAINING_STUDY)
+_STEPS = Needs("tangent tests at three or more steps of a training", TRAINING_STUDY)
+_BINS = Needs("tangent tests in frequency bins", TRAINING_STUDY)
+_UPDATES = Needs("updates of the embedding", TRAINING_STUDY)
+_AUDITS = Needs("an audit", TRAINING_STUDY)
+_ACTIVE = Needs("a test of active concepts", TRAINING_STUDY)
+_LATER = Needs("predictions of later gradients in a training", TRAINING_STUDY)
+_PROFILES = Needs("anisotropy at all residual sites", SHAPE_STUDY)
 
 
 def _of_updates(variant: str) -> Select:
     return Select("share", variant, quantity=UPDATE, order=1.0, site=None)
-
-
-def _moved(control: str) -> Select:
-    return Select("log_ratio", control, quantity=MOVEMENT, order=1.0)
 
 
 def _later(control: str) -> Select:
@@ -77,7 +81,6 @@ def _audited(check: str) -> Select:
 
 _ENTROPY = Select("manifold_entropy", quantity=ACTIVATION, site=None)
 _ANISOTROPY = Select("anisotropy", quantity=ACTIVATION, site=None)
-_GROWTH = Select("growth_log_ratio", "proxy", quantity=MOVEMENT)
 
 CLAIMS: tuple[Claim, ...] = (
     Claim(
@@ -142,7 +145,7 @@ CLAIMS: tuple[Claim, ...] = (
         effect="energy share on the most frequent target tokens / on the rarest, mean over sites, last step",
         of=last(Select("frequency_log_ratio", "proxy", order=1.0, freq_bin="target")),
         needs=_BINS,
-        known=_LOOKED,
+        known=LOOKED,
     ),
     Claim(
         id="5b",
@@ -151,7 +154,7 @@ CLAIMS: tuple[Claim, ...] = (
         effect="energy share on the most frequent input tokens / on the rarest, mean over sites, last step",
         of=last(Select("frequency_log_ratio", "proxy", order=1.0, freq_bin="input")),
         needs=_BINS,
-        known=_LOOKED,
+        known=LOOKED,
     ),
     Claim(
         id="6",
@@ -168,7 +171,7 @@ CLAIMS: tuple[Claim, ...] = (
         effect="energy share of the proxy / of `pca`, mean over sites, last step",
         of=last(Select("log_ratio", "pca", order=1.0)),
         needs=_TESTS,
-        known=_LOOKED,
+        known=LOOKED,
     ),
     Claim(
         id="9b",
@@ -177,7 +180,7 @@ CLAIMS: tuple[Claim, ...] = (
         effect="energy share of the proxy / of `covariance`, mean over sites, last step",
         of=last(Select("log_ratio", "covariance", order=1.0)),
         needs=_TESTS,
-        known=_LOOKED,
+        known=LOOKED,
     ),
     Claim(
         id="10",
@@ -186,7 +189,7 @@ CLAIMS: tuple[Claim, ...] = (
         effect="energy share in the plane of the own chart / of another, mean over audited sites",
         of=last(_audited("charts")),
         needs=_AUDITS,
-        known=_LOOKED,
+        known=LOOKED,
     ),
     Claim(
         id="11",
@@ -223,7 +226,9 @@ CLAIMS: tuple[Claim, ...] = (
         source=SHAPE,
         effect="height of the bell with the causal mask, or by how much it is above that without, if that is less",
         of=smaller(bell("masked decoder", ALL_ROWS), beside_twin(bell(None, ALL_ROWS), ("masked decoder", "encoder"))),
-        needs=Needs("anisotropy at all residual sites of networks trained with and without the causal mask", _SHAPES),
+        needs=Needs(
+            "anisotropy at all residual sites of networks trained with and without the causal mask", SHAPE_STUDY
+        ),
         margin=ANISOTROPY_MARGIN,
         unit="difference",
         known="written before the runs; changed after them, because a difference alone does not show a bell",
@@ -234,7 +239,7 @@ CLAIMS: tuple[Claim, ...] = (
         source=SHAPE,
         effect="dimension at the peak / at the first or last step, whichever is higher, mean over sites",
         of=rise_and_fall(Select("intrinsic_dimension", quantity=ACTIVATION, site=None, kind="decoder")),
-        needs=Needs("the dimension at three or more steps of two or more trainings", _SHAPES),
+        needs=Needs("the dimension at three or more steps of two or more trainings", SHAPE_STUDY),
     ),
     Claim(
         id="14b",
@@ -242,7 +247,7 @@ CLAIMS: tuple[Claim, ...] = (
         source=SHAPE,
         effect="dimension at the peak / at the first or last step, whichever is higher, mean over sites",
         of=rise_and_fall(Select("intrinsic_dimension", "one_per_type", quantity=ACTIVATION, site=None, kind="decoder")),
-        needs=Needs("the dimension of token types at three or more steps of two or more trainings", _SHAPES),
+        needs=Needs("the dimension of token types at three or more steps of two or more trainings", SHAPE_STUDY),
     ),
     Claim(
         id="14c",
@@ -252,7 +257,7 @@ CLAIMS: tuple[Claim, ...] = (
         of=rise_and_fall(
             Select("intrinsic_dimension", quantity=ACTIVATION, site=None, kind="decoder"), within_epoch=True
         ),
-        needs=Needs("the dimension at every step of the first epoch of two or more trainings", _SHAPES),
+        needs=Needs("the dimension at every step of the first epoch of two or more trainings", SHAPE_STUDY),
     ),
     Claim(
         id="15",
@@ -263,7 +268,7 @@ CLAIMS: tuple[Claim, ...] = (
             logarithm(last(Select("local_anisotropy", "matched", quantity=ACTIVATION, site=None))),
             logarithm(last(Select("local_anisotropy", quantity=ACTIVATION, site=None))),
         ),
-        needs=Needs("anisotropy inside clusters", _SHAPES),
+        needs=Needs("anisotropy inside clusters", SHAPE_STUDY),
     ),
     Claim(
         id="18a",
@@ -288,7 +293,7 @@ CLAIMS: tuple[Claim, ...] = (
         source=DYNAMICS,
         effect="Spearman's correlation of entropy and anisotropy over due steps, means over sites",
         of=rank_correlation(_ENTROPY, _ANISOTROPY),
-        needs=Needs("entropy at four or more steps of a training", _TRAINING),
+        needs=Needs("entropy at four or more steps of a training", TRAINING_STUDY),
         margin=-CORRELATION_MARGIN,
         unit="correlation",
         below=True,
@@ -299,8 +304,8 @@ CLAIMS: tuple[Claim, ...] = (
         source=REFEREE,
         effect="enrichment / that of the untrained network, mean over sites",
         of=difference(last(_RANDOM), last(replace(_RANDOM, null="untrained"))),
-        needs=Needs("tangent tests of the network and of its untrained twin (`--nulls`)", _TRAINING),
-        known=_LOOKED,
+        needs=Needs("tangent tests of the network and of its untrained twin (`--nulls`)", TRAINING_STUDY),
+        known=LOOKED,
     ),
     Claim(
         id="22",
@@ -308,8 +313,8 @@ CLAIMS: tuple[Claim, ...] = (
         source=REFEREE,
         effect="enrichment / that with shuffled labels, mean over sites",
         of=difference(last(_RANDOM), last(replace(_RANDOM, null="shuffled labels"))),
-        needs=Needs("tangent tests of the network with true and with shuffled labels (`--nulls`)", _TRAINING),
-        known=_LOOKED,
+        needs=Needs("tangent tests of the network with true and with shuffled labels (`--nulls`)", TRAINING_STUDY),
+        known=LOOKED,
     ),
     Claim(
         id="23",
@@ -318,7 +323,7 @@ CLAIMS: tuple[Claim, ...] = (
         effect="energy share in a token's own active concepts / in another token's, mean over sites",
         of=last(Select("active_log_ratio", "concepts", site=None)),
         needs=_ACTIVE,
-        known=_LOOKED,
+        known=LOOKED,
     ),
     Claim(
         id="24",
@@ -327,7 +332,7 @@ CLAIMS: tuple[Claim, ...] = (
         effect="own / other of active concepts, relative to that of principal components, mean over sites",
         of=last(Select("active_advantage", site=None)),
         needs=_ACTIVE,
-        known=_LOOKED,
+        known=LOOKED,
     ),
     Claim(
         id="25",
@@ -335,11 +340,11 @@ CLAIMS: tuple[Claim, ...] = (
         source=OURS,
         effect="height of the bell without massive rows, in decoders that have such rows, and a bell with them",
         of=among_massive(among_above(bell("decoder", WITHOUT_MASSIVE), bell("decoder", ALL_ROWS), ANISOTROPY_MARGIN)),
-        needs=Needs("anisotropy at all residual sites of decoders with massive rows and a bell", _FINISHED),
+        needs=Needs("anisotropy at all residual sites of decoders with massive rows and a bell", FINISHED_STUDY),
         margin=ANISOTROPY_MARGIN,
         unit="difference",
         below=True,
-        known=_LOOKED,
+        known=LOOKED,
     ),
     Claim(
         id="26",
@@ -347,52 +352,9 @@ CLAIMS: tuple[Claim, ...] = (
         source=OURS,
         effect="enrichment without massive rows, mean over sites, in networks that have such rows",
         of=of_kept_rows(last(_RANDOM)),
-        needs=Needs("tangent tests of networks with massive rows", _FINISHED),
-        known=_LOOKED,
+        needs=Needs("tangent tests of networks with massive rows", FINISHED_STUDY),
+        known=LOOKED,
     ),
-    Claim(
-        id="27a",
-        statement="Representations move along the proxy more than along random directions.",
-        source=OURS,
-        effect="movement share of the proxy / of random subspaces, mean over sites and due steps",
-        of=over_steps(_moved("random")),
-        needs=_MOVEMENTS,
-        known=_LOOKED,
-    ),
-    Claim(
-        id="27b",
-        statement="Representations move along the proxy more than along the top principal components.",
-        source=OURS,
-        effect="movement share of the proxy / of `pca`, mean over sites and due steps",
-        of=over_steps(_moved("pca")),
-        needs=_MOVEMENTS,
-        known=_LOOKED,
-    ),
-    Claim(
-        id="27c",
-        statement="Representations move along the proxy more than along random directions of the same covariance.",
-        source=OURS,
-        effect="movement share of the proxy / of `covariance`, mean over sites and due steps",
-        of=over_steps(_moved("covariance")),
-        needs=_MOVEMENTS,
-        known=_LOOKED,
-    ),
-    Claim(
-        id="28a",
-        statement="Early in training, variance inside the proxy grows faster than outside.",
-        source=DYNAMICS,
-        effect="growth of variance inside / outside between due steps, mean over sites and the first tenth",
-        of=over_steps(_GROWTH, early=True),
-        needs=_MOVEMENTS,
-        known=_LOOKED,
-    ),
-    Claim(
-        id="28b",
-        statement="Throughout training, variance inside the proxy grows faster than outside.",
-        source=DYNAMICS,
-        effect="growth of variance inside / outside, mean over the first tenth or over the rest, whichever is less",
-        of=smaller(over_steps(_GROWTH, early=False), over_steps(_GROWTH, early=True)),
-        needs=_MOVEMENTS,
-        known=_LOOKED,
-    ),
+    *MOVING,
+    *TREATED,
 )

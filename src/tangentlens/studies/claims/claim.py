@@ -12,6 +12,16 @@ import polars as pl
 # Takes the records of all runs, as `read_runs` returns them; gives one `effect` for each network (`run`, `network`).
 Estimand = Callable[[pl.DataFrame], pl.DataFrame]
 
+# Where claims come from.
+DYNAMICS, SHAPE = "arXiv 2604.08764", "arXiv 2311.05928"
+REFEREE, OURS = "a referee's question to arXiv 2604.08764", "ours"
+# The studies that judge them.
+TRAINING_STUDY = "tangentlens study learning-dynamics"
+SHAPE_STUDY = "tangentlens study shape-of-learning"
+FINISHED_STUDY = "tangentlens study finished-models"
+# What had been seen when most of them were written down.
+LOOKED = "written after a look at finished models, and at one decoder that is not among the trained networks"
+
 # The smallest ratio of two shares that matters, as its logarithm.
 RATIO_MARGIN = math.log(1.05)
 # The smallest difference in anisotropy that matters.
@@ -49,6 +59,7 @@ class Claim:
         below: Whether the claim is that the effect lies below the margin, not above.
         resolution: The step in which the effect is known, if it can only take some values.
         known: What had been seen of it when it was written down.
+        of_treated: Whether it is about networks whose training was changed on purpose. Other claims leave these out.
     """
 
     id: str
@@ -62,3 +73,4 @@ class Claim:
     below: bool = False
     resolution: float = 0.0
     known: str = "written before the runs"
+    of_treated: bool = False

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 import polars as pl
 
 from tangentlens.report.reading import IS_PROXY, without_massive
-from tangentlens.runs.vocabulary import ACTIVATION, ALL_ROWS, ALL_TOKENS, GRADIENT, MEAN_SITE, MOVEMENT, WITHOUT_MASSIVE
+from tangentlens.runs.vocabulary import (
+    ACTIVATION,
+    ALL_ROWS,
+    ALL_TOKENS,
+    GRADIENT,
+    MEAN_SITE,
+    MOVEMENT,
+    WITHOUT_MASSIVE,
+)
 from tangentlens.statistics.emergence import Emergence, emergence
 from tangentlens.studies.claims.claim import Estimand
 
@@ -219,7 +227,7 @@ def rise_and_fall(select: Select, within_epoch: bool = False) -> Estimand:
                 at = mean.sort("value")["step"][-1]
                 peak, (first, *_, final) = own.filter(step=at)["value"][0], own.sort("step")["value"].to_list()
                 rows.append({"run": run, "network": network, "effect": math.log(peak / max(first, final))})
-        return _effects(rows)
+        return effects_of(rows)
 
     return effect
 
@@ -294,7 +302,7 @@ def _of_each(select: Select, one: Callable[[pl.DataFrame], float]) -> Estimand:
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
         series = without_massive(select.rows(records)).sort("step")
-        return _effects(
+        return effects_of(
             [
                 {"run": run, "network": network, "effect": one(rows)}
                 for (run, network), rows in series.group_by(NETWORK, maintain_order=True)
@@ -310,5 +318,6 @@ def _emergence(rows: pl.DataFrame) -> Emergence:
     return emergence(rows["step"].to_list(), rows["ci_low"].fill_null(-math.inf).to_list())
 
 
-def _effects(rows: list[dict[str, object]]) -> pl.DataFrame:
+def effects_of(rows: list[dict[str, object]]) -> pl.DataFrame:
+    """Return the effect of each network, given a row for each."""
     return pl.DataFrame(rows, schema={"run": pl.String, "network": pl.String, "effect": pl.Float64})

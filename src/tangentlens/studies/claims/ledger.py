@@ -149,7 +149,8 @@ def ledger(records: pl.DataFrame, claims: Sequence[Claim] = CLAIMS) -> list[Entr
     """
     records = undoubted(records)
     facts = _facts(records)
-    found = {claim.id: _stratified(claim.of(records), facts) for claim in claims}
+    plain = records.filter(pl.col("treatment") == "")
+    found = {claim.id: _stratified(claim.of(records if claim.of_treated else plain), facts) for claim in claims}
     judged = {population: _judged(population, claims, found) for population in (TRAINED, FINISHED)}
     return [entry for claim in claims for entry in _entries(claim, found[claim.id], judged)]
 

@@ -1,0 +1,58 @@
+"""The study of regularisers: what they do to anisotropy, dimension and enrichment, and what that costs in loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tangentlens.studies.claims.treated import JUDGED, TREATED
+from tangentlens.studies.study import Inputs, Part, Study
+from tangentlens.studies.train import TRAIN, TrainPlan
+from tangentlens.training.regularisers import TERMS
+
+_SMALL = TrainPlan(
+    models=("decoder",), seeds=3, vocabulary=1024, layers=4, width=96, batch=16, held_out=0.1, evaluate=True, rank=8
+)
+_PLANS = {
+    "smoke": replace(_SMALL, seeds=2, vocabulary=300, length=16, layers=2, width=32, steps=5, rank=4),
+    "small": _SMALL,
+    "full": replace(
+        _SMALL,
+        seeds=5,
+        vocabulary=16_384,
+        length=512,
+        layers=12,
+        width=768,
+        batch=64,
+        steps=20_001,
+        learning_rate=6e-4,
+        rank=16,
+    ),
+}
+# Strengths, with the one that claims are judged at in the middle.
+_STRENGTHS = {"smoke": (JUDGED,), "small": (0.03, JUDGED, 3.0), "full": (0.03, JUDGED, 3.0)}
+
+
+def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
+    plain = replace(_PLANS[scale], text=inputs.text, device=inputs.device)
+    return [
+        Part("plain", TRAIN, plain),
+        *(
+            Part(f"{name}-{strength:g}", TRAIN, replace(plain, penalty=name, strength=strength))
+            for name in TERMS
+            for strength in _STRENGTHS[scale]
+        ),
+    ]
+
+
+REGULARISERS = Study(
+    name="regularisers",
+    about="Trains decoders with each regulariser at several strengths, and without: what changes at equal loss?",
+    claims=tuple(claim.id for claim in TREATED),
+    costs={
+        "smoke": "about a minute on two cores",
+        "small": "about 25 minutes on two cores",
+        "full": "65 networks of 100 million parameters; weeks on one GPU (estimated, not measured)",
+    },
+    parts=_parts,
+)
