@@ -47,6 +47,24 @@ def test_a_study_of_trainings_judges_the_claims_it_names_and_no_others(name, tmp
     assert all(progress.done == progress.total or progress.done == 0 for progress in told)
 
 
+def test_regularisers_are_judged_beside_untreated_twins(tmp_path):
+    study = STUDIES["regularisers"]
+    runs = study.run("smoke", Inputs(tmp_path / "out"))
+    assert {run.path.name for run in runs} == {"plain", "cosine-0.3", "spectral-0.3", "isoscore-0.3", "bending-0.3"}
+    for number, entry in judged(study, runs).items():
+        assert entry.judgement is not None, number
+        assert sum(entry.n_networks.values()) == 2
+        assert 0 < abs(entry.judgement.effect.value) < 0.1
+    report = write_report(runs, tmp_path / "report.html", study.sections)
+    assert set(report.tables[0].frame["change"]) == {
+        "none",
+        "cosine 0.3",
+        "spectral 0.3",
+        "isoscore 0.3",
+        "bending 0.3",
+    }
+
+
 def test_finished_models_are_tested_beside_their_nulls(tmp_path):
     kinds = {f"a-{kind}": kind for kind in ("decoder", "encoder")}
     models = tuple(str(save_tiny(tmp_path / name, kind=kind)) for name, kind in kinds.items())

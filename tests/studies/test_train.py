@@ -169,3 +169,55 @@ def test_checkpoints_that_a_training_keeps_can_be_swept(kept, tmp_path):
     told = kept.records.filter(metric="loss", model="decoder", step=steps[-1])["value"].item()
     with torch.no_grad():
         assert float(model(input_ids=chosen, labels=chosen).loss) == pytest.approx(told, rel=1e-5)
+
+
+PENALISED = replace(TINY, models=("decoder",), sites=("resid.1",), steps=4, held_out=0.2, evaluate=True)
+
+
+def test_a_penalty_changes_the_training_and_the_loss_is_told_without_it(tmp_path):
+    alone, penalised = (
+        run_train(plan, tmp_path / str(number))
+        for number, plan in enumerate((PENALISED, replace(PENALISED, penalty="isoscore", strength=1.0)))
+    )
+    # Before the first update, the networks are the same; a penalty of at most 1 would show in a loss that held it.
+    first, second = (run.records.filter(metric="loss", step=0).sort("variant") for run in (alone, penalised))
+    assert first["variant"].to_list() == ["", "held_out"]
+    assert first["value"].to_list() == second["value"].to_list()
+    last, other = (
+        run.records.filter(metric="loss", step=3, variant="held_out")["value"].item() for run in (alone, penalised)
+    )
+    assert last != other
+    facts = penalised.manifest["models"]["decoder"]
+    assert facts["treatment"] == "isoscore 1"
+    assert facts["family"].startswith("decoder with isoscore 1, 2 blocks")
+    assert facts["family"].partition(", ")[2] == alone.manifest["models"]["decoder"]["family"].partition(", ")[2]
+
+
+def test_a_penalised_training_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
+    """What the penalty remembers, and which tokens it draws, are kept with the weights."""
+    plan = replace(PENALISED, penalty="isoscore", strength=1.0, steps=6, batch=48)
+
+    def stop(progress):
+        if progress.done == 4:
+            raise Interrupted
+
+    whole = run_train(plan, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        run_train(plan, tmp_path / "parts", stop)
+    resumed = run_train(plan, tmp_path / "parts")
+    assert resumed.records.drop("run").sort(KEY).equals(whole.records.drop("run").sort(KEY), null_equal=True)
+    weights = [run.manifest["models"]["decoder"]["weights_sha256"] for run in (whole, resumed)]
+    assert weights[0] == weights[1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"penalty": "cosin", "strength": 0.1}, "did you mean cosine"),
+        ({"strength": 0.1}, "a strength needs a penalty, but is 0.1 without one"),
+        ({"evaluate": True, "held_out": 0.0}, "evaluation needs held-out text"),
+    ],
+)
+def test_changes_that_cannot_work_are_refused(settings, says):
+    with pytest.raises(InputError, match=says):
+        replace(TINY, **settings)

@@ -11,6 +11,7 @@ from pathlib import Path
 from rich.console import Console
 
 from tangentlens.cli.console import print_report, progress_bars
+from tangentlens.report.contents import Section
 from tangentlens.report.page import Report, write_report
 from tangentlens.runs.files import Place
 from tangentlens.runs.run import Run, open_run
@@ -23,9 +24,9 @@ def make_run(study: str, plan: object, out: str | None, hidden: bool, given: obj
         return JOBS[study].run(plan, out, watch, given)
 
 
-def write(*runs: Run, out: Place | None = None, title: str = "") -> Report:
-    """Write the report of runs to a file, by default in the first run."""
-    return write_report(runs, out or runs[0].path / "report.html", SECTIONS, title)
+def write(*runs: Run, out: Place | None = None, title: str = "", sections: Sequence[Section] = SECTIONS) -> Report:
+    """Write the report of runs to a file, by default in the first run; `sections` is what it may say."""
+    return write_report(runs, out or runs[0].path / "report.html", sections, title)
 
 
 def run_and_report(study: str, plan: object, out: str | None, quiet: bool, as_json: bool, given: object = None) -> None:

@@ -23,7 +23,7 @@ from tangentlens.models.device import AUTO
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.files import as_place
 from tangentlens.runs.run import runs_in
-from tangentlens.studies import STUDIES
+from tangentlens.studies import SECTIONS, STUDIES
 from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import Entry, ledger
 from tangentlens.studies.claims.page import write_page
@@ -69,7 +69,7 @@ def run_study(
     inputs = Inputs(place, text_name(text), chosen, device, tokenizer)
     with progress_bars(quiet or as_json) as watch:
         runs = study.run(scale, inputs, watch, None if ray is None else machines_of(ray, cpus, gpus, memory))
-    page = write(*runs, out=inputs.out / "report.html", title=f"{name}, {scale}")
+    page = write(*runs, out=inputs.out / "report.html", title=f"{name}, {scale}", sections=study.sections or SECTIONS)
     if as_json:
         claims([str(run.path) for run in runs], as_json=True)
     elif not quiet:

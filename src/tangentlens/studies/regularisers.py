@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tangentlens.report.sections.treatments import TREATMENTS
+from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.claims.treated import JUDGED, TREATED
 from tangentlens.studies.study import Inputs, Part, Study
 from tangentlens.studies.train import TRAIN, TrainPlan
 from tangentlens.training.regularisers import TERMS
 
 _SMALL = TrainPlan(
-    models=("decoder",), seeds=3, vocabulary=1024, layers=4, width=96, batch=16, held_out=0.1, evaluate=True, rank=8
+    models=("decoder",),
+    seeds=3,
+    vocabulary=1024,
+    layers=4,
+    width=96,
+    batch=16,
+    held_out=0.1,
+    evaluate=True,
+    sites="resid:3",
+    rank=8,
 )
 _PLANS = {
-    "smoke": replace(_SMALL, seeds=2, vocabulary=300, length=16, layers=2, width=32, steps=5, rank=4),
+    "smoke": replace(
+        _SMALL, seeds=2, vocabulary=300, length=16, layers=2, width=32, steps=3, rank=4, sites=("resid.1",)
+    ),
     "small": _SMALL,
     "full": replace(
         _SMALL,
@@ -50,9 +63,10 @@ REGULARISERS = Study(
     about="Trains decoders with each regulariser at several strengths, and without: what changes at equal loss?",
     claims=tuple(claim.id for claim in TREATED),
     costs={
-        "smoke": "about a minute on two cores",
+        "smoke": "half a minute on two cores",
         "small": "about 25 minutes on two cores",
         "full": "65 networks of 100 million parameters; weeks on one GPU (estimated, not measured)",
     },
     parts=_parts,
+    sections=(TREATMENTS, LEDGER),
 )

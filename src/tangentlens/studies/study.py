@@ -10,6 +10,7 @@ from typing import Any
 from tangentlens.engine import Machines, Task
 from tangentlens.errors import InputError, check_name
 from tangentlens.models.device import AUTO
+from tangentlens.report.contents import Section
 from tangentlens.runs.files import Place
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.remote import Remote
@@ -62,6 +63,8 @@ class Study:
         costs: What each scale costs, by the name of the scale.
         parts: Returns the jobs of a scale.
         takes_models: Whether it looks at models that it is given; others train their own.
+        sections: What its report says; empty for all that a report can say. A study of very many networks says what
+            they have in common.
     """
 
     name: str
@@ -70,6 +73,7 @@ class Study:
     costs: Mapping[str, str]
     parts: Callable[[str, Inputs], Sequence[Part]]
     takes_models: bool = False
+    sections: tuple[Section, ...] = ()
 
     def run(self, scale: str, inputs: Inputs, watch: Watch = unwatched, machines: Machines | None = None) -> list[Run]:
         """Do every job of a scale, one after the other; what was done before is not done again.

@@ -10,5 +10,6 @@ from tangentlens.report.sections.massive import MASSIVE
 from tangentlens.report.sections.movement import MOVED
 from tangentlens.report.sections.shares import SHARES
 from tangentlens.report.sections.training import TRAINING
+from tangentlens.report.sections.treatments import TREATMENTS
 
-SECTIONS = (SHARES, GEOMETRY, MAPS, FREQUENCY, CONCEPTS, ACTIVE, MOVED, MASSIVE, COMPARISON, TRAINING)
+SECTIONS = (SHARES, GEOMETRY, MAPS, FREQUENCY, CONCEPTS, ACTIVE, MOVED, MASSIVE, COMPARISON, TREATMENTS, TRAINING)

@@ -26,7 +26,7 @@ def phases(records: pl.DataFrame) -> pl.DataFrame:
 
     A turn is dated in doublings, log2(step + 1), because due steps are spaced so; it is known to about one doubling.
     The turn of growth is where variance first grows faster outside the proxy after it grew faster inside. What is
-    highest at the first or the last due step has no peak.
+    highest at the first or the last due step has no peak. Networks whose training was changed on purpose do not count.
 
     Args:
         records: The records of trainings with a probe, as `read_runs` returns them.
@@ -54,7 +54,7 @@ def phases(records: pl.DataFrame) -> pl.DataFrame:
 
 def _turns(records: pl.DataFrame) -> Iterator[tuple[str, str, str, str, float]]:
     for turn, select in {GROWTH: _GROWTH, **_PEAKS}.items():
-        curves = by_step(select.rows(records.filter(pl.col("epoch").is_not_null())))
+        curves = by_step(select.rows(records.filter(pl.col("epoch").is_not_null(), pl.col("treatment") == "")))
         for (run, network, kind), curve in curves.group_by([*NETWORK, "kind"], maintain_order=True):
             steps = [math.log2(step + 1) for step in curve["step"]]
             values = curve["value"].to_list()
