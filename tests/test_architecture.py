@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -86,6 +87,13 @@ def test_nothing_is_pickled_and_no_remote_code_is_trusted():
         "shell=True",
     ):
         assert not re.search(word, text)
+
+
+def test_what_takes_long_to_import_is_imported_when_it_is_needed():
+    slow = ["transformers", "plotly", "scipy.stats", "ray", "lightning", "pandas"]
+    script = f"import sys, tangentlens; print([name for name in {slow} if name in sys.modules])"
+    told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == "[]"
 
 
 def test_the_public_names_are_there():

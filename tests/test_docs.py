@@ -33,7 +33,7 @@ def test_examples_run(page, tmp_path, monkeypatch):
         "dataset": Sequences(),
     }
     with warnings.catch_warnings():
-        if page.stem == "training":
+        if page.stem in ("training", "regularisers"):
             # Lightning warns of what it does itself.
             warnings.simplefilter("ignore")
         for block in blocks(page, "python"):

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from tangentlens import InputError
 from tangentlens.statistics.corrections import benjamini_hochberg, holm
@@ -21,6 +22,14 @@ def test_holm_rejects_what_the_procedure_rejects():
         p = draw.random(7) ** 3
         for level in (0.01, 0.05, 0.2):
             assert ((holm(p) <= level) == rejects_by_the_book(p, level)).all()
+
+
+def test_benjamini_hochberg_is_that_of_scipy():
+    draw = np.random.default_rng(2)
+    for n in (1, 2, 7, 30):
+        p = draw.random(n) ** 2
+        p[: n // 3] = p[0]
+        assert np.allclose(benjamini_hochberg(p), stats.false_discovery_control(p))
 
 
 def test_corrected_values_are_in_order_and_never_smaller():

@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-from scipy import stats
 
 from tangentlens.errors import InputError
 
@@ -44,7 +43,12 @@ def benjamini_hochberg(p_values: Any) -> np.ndarray:
     >>> benjamini_hochberg([0.01, 0.04, 0.03]).tolist()
     [0.03, 0.04, 0.04]
     """
-    return np.asarray(stats.false_discovery_control(_checked(p_values)))
+    p = _checked(p_values)
+    order = p.argsort(kind="stable")[::-1]
+    stepped = np.minimum.accumulate(p[order] * len(p) / np.arange(len(p), 0, -1))
+    corrected = np.empty_like(p)
+    corrected[order] = stepped.clip(max=1)
+    return corrected
 
 
 def _checked(p_values: Any) -> np.ndarray:

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
+import polars as pl
 import torch
 from jaxtyping import Float, Int
-from scipy import stats
 from torch import Tensor
 
 from tangentlens.capture.forward import activations
@@ -126,7 +126,7 @@ def _ratio_records(
 def _correlation_records(
     about: Record, geometry: LocalGeometry, frequency: Float[Tensor, "t"], permutations: Int[Tensor, "draws t"]
 ) -> Iterator[Record]:
-    ranks = torch.from_numpy(stats.rankdata(frequency.cpu().numpy())).to(frequency)
+    ranks = torch.tensor(pl.Series(frequency.cpu().numpy()).rank("average").to_numpy()).to(frequency)
     null = [float(_correlations(geometry, ranks[one]).mean()) for one in permutations]
     yield from _beside_permuted(about, CORRELATION, geometry.mean(_correlations(geometry, ranks)), null)
 
