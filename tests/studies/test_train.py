@@ -210,9 +210,27 @@ def test_a_penalised_training_that_was_stopped_goes_on_to_the_same_numbers(tmp_p
     assert weights[0] == weights[1]
 
 
+@pytest.mark.parametrize("model", ["frozen attention", "LSTM"])
+def test_variations_are_trained_and_go_on_to_the_same_numbers(model, tmp_path):
+    plan = replace(TINY, models=(model,), sites=("resid.1",), steps=3)
+
+    def stop(progress):
+        if progress.done == 2:
+            raise Interrupted
+
+    whole = run_train(plan, tmp_path / "whole")
+    with pytest.raises(Interrupted):
+        run_train(plan, tmp_path / "parts", stop)
+    resumed = run_train(plan, tmp_path / "parts")
+    assert resumed.records.drop("run").sort(KEY).equals(whole.records.drop("run").sort(KEY), null_equal=True)
+    assert resumed.manifest["models"][model]["kind"] == model
+    assert whole.records.filter(metric="unmeasured").is_empty()
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
+        ({"models": ("LTSM",)}, "did you mean LSTM"),
         ({"penalty": "cosin", "strength": 0.1}, "did you mean cosine"),
         ({"strength": 0.1}, "a strength needs a penalty, but is 0.1 without one"),
         ({"evaluate": True, "held_out": 0.0}, "evaluation needs held-out text"),

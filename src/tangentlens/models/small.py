@@ -1,4 +1,4 @@
-"""Small reference models: a decoder, an encoder, and an encoder with the causal mask of a decoder."""
+"""Small reference models: a decoder, an encoder, an encoder with the causal mask of a decoder, and variations."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, check_name
+from tangentlens.models.variations import VARIATIONS, VariedForCausalLM
 
 # What a model has to predict: each next token, or tokens that are masked.
 Kind = Literal["decoder", "encoder"]
-SmallModel = Literal["decoder", "encoder", "masked decoder"]
+# Small models by name; those of `VARIATIONS` are decoders too.
+SMALL_MODELS = ("decoder", "encoder", "masked decoder", *VARIATIONS)
 
 
-def small_model(
-    kind: SmallModel, vocabulary: int, layers: int, width: int, length: int, mask: int, seed: int
-) -> nn.Module:
-    """Return an untrained Llama (`decoder`) or EuroBERT (`encoder`) with its language modelling head.
+def small_model(kind: str, vocabulary: int, layers: int, width: int, length: int, mask: int, seed: int) -> nn.Module:
+    """Return an untrained Llama (`decoder`), EuroBERT (`encoder`) or variation, with its language modelling head.
 
     Both have rotary positions, RMS norm, gated MLPs and tied embeddings. A `masked decoder` is the encoder with the
     same weights and the same loss, in which tokens attend to earlier ones only. The global random state is left
     unchanged.
 
     Args:
-        kind: `decoder`, `encoder` or `masked decoder`.
+        kind: One of `SMALL_MODELS`.
         vocabulary: Number of token types.
         layers: Number of blocks.
         width: Width of the residual stream, a multiple of 32; each attention head has width 32.
@@ -35,6 +35,11 @@ def small_model(
         mask: The id of the mask token, which a decoder does not use.
         seed: Seed of the initial weights.
     """
+    check_name("a small model", kind, SMALL_MODELS)
+    if kind in VARIATIONS:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            return VariedForCausalLM(VARIATIONS[kind], vocabulary, layers, width, length)
     from transformers import EuroBertConfig, EuroBertForMaskedLM, LlamaConfig, LlamaForCausalLM
 
     if width % 32:

@@ -23,7 +23,7 @@ from tangentlens.lens.lens import Lens
 from tangentlens.lens.schedule import log_steps
 from tangentlens.models.device import AUTO, find_device
 from tangentlens.models.keeping import keep_checkpoint, save_tokenizer
-from tangentlens.models.small import Kind, SmallModel, small_model, weight_hash
+from tangentlens.models.small import SMALL_MODELS, Kind, small_model, weight_hash
 from tangentlens.runs.files import Place, as_place
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
@@ -49,7 +49,7 @@ class TrainPlan:
     """What to train and what to look at.
 
     Attributes:
-        models: Which models to train: decoder, encoder, masked decoder.
+        models: Which models to train, of `SMALL_MODELS`: a decoder, an encoder, a masked decoder, or a variation.
         seeds: How many networks of each; their seeds are `seed`, `seed` + 1, and so on.
         text: A text file; the built-in text by default.
         units: What tokens are: `bpe`, those of a tokenizer trained on the text; `symbols`, the bytes that enwik8 has;
@@ -81,7 +81,7 @@ class TrainPlan:
         strength: The strength of the penalty.
     """
 
-    models: tuple[SmallModel, ...] = ("decoder", "encoder")
+    models: tuple[str, ...] = ("decoder", "encoder")
     seeds: int = 1
     text: str | None = None
     units: Literal["bpe", "symbols", "enwik8"] = "bpe"
@@ -112,6 +112,8 @@ class TrainPlan:
     strength: float = 0.0
 
     def __post_init__(self) -> None:
+        for model in self.models:
+            check_name("a small model", model, SMALL_MODELS)
         if not 1 <= self.rank <= self.width // 2:
             raise InputError(f"rank must be between 1 and half the width, {self.width // 2}, but is {self.rank}")
         if self.seeds < 1:
@@ -217,13 +219,13 @@ class Network:
     """
 
     name: str
-    model: SmallModel
+    model: str
     seed: int
 
     @property
     def kind(self) -> Kind:
         """What it has to predict: each next token (decoder) or masked ones (encoder)."""
-        return "decoder" if self.model == "decoder" else "encoder"
+        return "encoder" if self.model in ("encoder", "masked decoder") else "decoder"
 
     def checkpoint(self, run: Run) -> Checkpoint:
         """Return where its training state is kept."""

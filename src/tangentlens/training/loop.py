@@ -122,6 +122,9 @@ class Checkpoint:
             with torch.no_grad():
                 for name, parameter in parameters.items():
                     parameter.copy_(tensors[f"weight/{name}"])
+                    if f"step/{name}" not in tensors:
+                        # What is not trained has no state.
+                        continue
                     state = {key: tensors[f"{key}/{name}"] for key in ("step", "exp_avg", "exp_avg_sq")}
                     optimizer.state[parameter] = {
                         key: value if key == "step" else value.to(parameter.device) for key, value in state.items()
