@@ -21,7 +21,8 @@ STEPS = (0, 1, 2, 4, 8, 16, 32, 64)
 
 
 def kind_of(claim):
-    return "encoder" if claim.id in ("1", "12b") else "decoder"
+    special = {"1": "encoder", "12b": "encoder", "16a": "LSTM", "16b": "state space"}
+    return special.get(claim.id, "decoder")
 
 
 def at_sites(about, values):
@@ -50,7 +51,7 @@ def planted(claim, effect, network):
     about = Record(model=network, step=STEPS[-1])
     mean = replace(about, site="mean", quantity="gradient", metric="log_ratio", order=1.0)
     key = claim.id
-    if key in ("1", "2"):
+    if key in ("1", "2", "16a", "16b"):
         return [replace(mean, variant="normal", value=effect)]
     if key == "3a":
         return [replace(mean, variant="normal", order=2.0, value=effect)]

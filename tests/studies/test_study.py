@@ -65,6 +65,15 @@ def test_regularisers_are_judged_beside_untreated_twins(tmp_path):
     }
 
 
+def test_architectures_are_compared_with_the_plain_decoder(tmp_path):
+    study = STUDIES["architectures"]
+    (run,) = study.run("smoke", Inputs(tmp_path / "out"))
+    assert {entry.judgement is not None for entry in judged(study, [run]).values()} == {True}
+    report = write_report([run], tmp_path / "report.html", study.sections)
+    assert report.tables[0].frame["variation"].to_list() == ["mean attention", "LSTM", "state space"]
+    assert run.records.filter(metric="unmeasured").is_empty()
+
+
 def test_finished_models_are_tested_beside_their_nulls(tmp_path):
     kinds = {f"a-{kind}": kind for kind in ("decoder", "encoder")}
     models = tuple(str(save_tiny(tmp_path / name, kind=kind)) for name, kind in kinds.items())

@@ -5,6 +5,7 @@ study is a file with its parts, and a line in `STUDIES`. Claims and their verdic
 """
 
 from tangentlens.report.sections import SECTIONS as COMMON
+from tangentlens.studies.architectures import ARCHITECTURES
 from tangentlens.studies.audit import AUDIT
 from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.demo import DEMO
@@ -22,7 +23,8 @@ from tangentlens.studies.visibility import VISIBILITY
 
 JOBS: dict[str, Job] = {job.name: job for job in (TRAIN, PROFILE, TEST, AUDIT, VISIBILITY, SWEEP)}
 STUDIES: dict[str, Study] = {
-    study.name: study for study in (DEMO, LEARNING_DYNAMICS, SHAPE_OF_LEARNING, FINISHED_MODELS, REGULARISERS)
+    study.name: study
+    for study in (DEMO, LEARNING_DYNAMICS, SHAPE_OF_LEARNING, FINISHED_MODELS, REGULARISERS, ARCHITECTURES)
 }
 # Everything that a report can say.
 SECTIONS = (LEDGER, *COMMON, *(job.section for job in JOBS.values() if job.section is not None))

@@ -19,6 +19,7 @@ from tangentlens.runs.vocabulary import (
     WITHOUT_MASSIVE,
     derived,
 )
+from tangentlens.studies.claims.architectures import ARCHITECTURES
 from tangentlens.studies.claims.claim import (
     ANISOTROPY_MARGIN,
     CORRELATION_MARGIN,
@@ -356,5 +357,6 @@ CLAIMS: tuple[Claim, ...] = (
         known=LOOKED,
     ),
     *MOVING,
+    *ARCHITECTURES,
     *TREATED,
 )
