@@ -25,7 +25,7 @@ _TOLD = {
     "intrinsic dimension": (
         (pl.col("metric") == "intrinsic_dimension") & (pl.col("variant") == "") & (pl.col("quantity") == ACTIVATION)
     ),
-    "enrichment (share of the proxy / chance)": (
+    "enrichment": (
         (pl.col("metric") == "log_ratio") & (pl.col("variant") == "random") & (pl.col("quantity") == GRADIENT)
     ),
 }
@@ -53,7 +53,8 @@ def _means(records: pl.DataFrame) -> dict[str, dict[str, Interval]]:
         if rows.height > 1:
             mean = Effect.of([rows["value"].to_list()]).interval(0.95)
             found.setdefault(str(treatment), {})[str(what)] = mean
-    return {treatment: told for treatment, told in found.items() if _LOSS in told}
+    untreated_first = sorted(found, key=lambda treatment: treatment != UNTREATED)
+    return {treatment: found[treatment] for treatment in untreated_first if _LOSS in found[treatment]}
 
 
 def treatment_fronts(records: pl.DataFrame) -> Figure | None:
@@ -74,7 +75,8 @@ def treatment_fronts(records: pl.DataFrame) -> Figure | None:
         plot.update_yaxes(title_text=what, row=1, col=column)
     caption = (
         "At the last step, means over seeds. Bars are 95% intervals over seeds, and points of one colour are strengths "
-        "of one change. Lower and further left is a more isotropic space at a lower loss."
+        "of one change. Enrichment is the energy share of the proxy over that of random subspaces. Lower and further "
+        "left is a more isotropic space at a lower loss."
     )
     least = min(means, key=lambda name: means[name][_LOSS].value)
     title = (
