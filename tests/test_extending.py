@@ -190,6 +190,16 @@ LINES = {
         '    "toys": (SweepModel("a/toy", 0.001, "step*"),),',
         None,
     ),
+    "models/variations.py": (
+        "VARIATIONS: dict[str, Design] = {",
+        '    "toy variation": Design(positions="none", tied=False),',
+        None,
+    ),
+    "training/regularisers.py": (
+        "TERMS: dict[str, Callable[[], Term]] = {",
+        '    "toy_term": lambda: lambda rows: rows.square().sum(dim=1).mean(),',
+        None,
+    ),
     "studies/profile/presets.py": (
         "for preset in (",
         '        Preset("toys", "Toys.", (PresetModel("Toy", "a/toy", "main", 10, 8, 2, 1),)),',
@@ -318,6 +328,16 @@ told["study"] = [str(run.path.relative_to(folder)) for run in STUDIES["toys"].ru
 told["claim"] = [entry.verdict, entry.effects["effect"].to_list()]
 told["family"] = [model.hub_id for model in family("toys")]
 told["preset"] = [model.spec for model in Profile(preset="toys").preset_models]
+
+parts = {name: STUDIES[name].parts("small", Inputs(folder)) for name in ("architectures", "regularisers")}
+told["variation in study"] = "toy variation" in parts["architectures"][0].plan.models
+told["regulariser in study"] = [part.plan.treatment for part in parts["regularisers"] if "toy" in part.folder]
+varied = tiny_model("toy variation")
+with tl.Penalty(varied, "toy_term", 1.0, sites="resid.0") as penalty:
+    varied(**tiny_batch())
+    value = float(penalty().detach())
+embedded = varied.embed_tokens(tiny_batch()["input_ids"]).square().sum(dim=2).mean()
+told["variation and regulariser"] = [round(value, 6), round(float(embedded.detach()), 6)]
 print(json.dumps(told))
 """
 
@@ -389,6 +409,12 @@ def test_a_preset_of_checkpoints_is_known_to_sweeps(told):
     assert told["family"] == ["a/toy"]
 
 
+def test_a_variation_and_a_regulariser_are_in_studies_and_on_models(told):
+    assert told["variation in study"]
+    assert told["regulariser in study"] == ["toy_term 0.03", "toy_term 0.3", "toy_term 3"]
+    assert told["variation and regulariser"][0] == told["variation and regulariser"][1] > 0
+
+
 def test_an_integration_is_a_file_that_opens_a_lens(told):
     assert told["integration"] == [0, 1]
 
@@ -407,5 +433,7 @@ def test_every_row_of_contributing_is_tried_here():
         "claim",
         "preset",
         "preset of checkpoints",
+        "variation",
+        "regulariser",
         "integration",
     ]
