@@ -34,9 +34,13 @@ _LOGARITHMS = {"log_ratio"}
 
 def of_networks(records: pl.DataFrame) -> pl.DataFrame:
     """Return what is told of each network whose treatment has untreated twins: `what`, `treatment`, `value`."""
+    nothing = pl.DataFrame(schema={"what": pl.String, "treatment": pl.String, "value": pl.Float64})
+    if "treatment" not in records.columns:
+        # These records do not say whose they are.
+        return nothing
     known = records.filter(pl.col("null") == "", pl.col("family") != "", pl.col("freq_bin") == ALL_TOKENS)
     if known.filter(pl.col("treatment") == "").is_empty() or (known["treatment"] == "").all():
-        return pl.DataFrame(schema={"what": pl.String, "treatment": pl.String, "value": pl.Float64})
+        return nothing
     of_site = (pl.col("site") != MEAN_SITE) & pl.col("order").fill_null(1.0).eq(1.0) & pl.col("value").is_finite()
     last = without_massive(known.filter(of_site, pl.col("step") == pl.col("last_step")))
     value = pl.when(pl.col("metric").is_in(_LOGARITHMS)).then(pl.col("value").exp()).otherwise("value")
