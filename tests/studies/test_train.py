@@ -193,19 +193,25 @@ def test_a_penalty_changes_the_training_and_the_loss_is_told_without_it(tmp_path
     assert facts["family"].partition(", ")[2] == alone.manifest["models"]["decoder"]["family"].partition(", ")[2]
 
 
+def whole_and_resumed(plan, folder, stop_at):
+    """A training without a break, and one that was stopped; their records are the same."""
+
+    def stop(progress):
+        if progress.done == stop_at:
+            raise Interrupted
+
+    whole = run_train(plan, folder / "whole")
+    with pytest.raises(Interrupted):
+        run_train(plan, folder / "parts", stop)
+    resumed = run_train(plan, folder / "parts")
+    assert resumed.records.drop("run").sort(KEY).equals(whole.records.drop("run").sort(KEY), null_equal=True)
+    return whole, resumed
+
+
 def test_a_penalised_training_that_was_stopped_goes_on_to_the_same_numbers(tmp_path):
     """What the penalty remembers, and which tokens it draws, are kept with the weights."""
     plan = replace(PENALISED, penalty="isoscore", strength=1.0, steps=6, batch=48)
-
-    def stop(progress):
-        if progress.done == 4:
-            raise Interrupted
-
-    whole = run_train(plan, tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        run_train(plan, tmp_path / "parts", stop)
-    resumed = run_train(plan, tmp_path / "parts")
-    assert resumed.records.drop("run").sort(KEY).equals(whole.records.drop("run").sort(KEY), null_equal=True)
+    whole, resumed = whole_and_resumed(plan, tmp_path, stop_at=4)
     weights = [run.manifest["models"]["decoder"]["weights_sha256"] for run in (whole, resumed)]
     assert weights[0] == weights[1]
 
@@ -213,16 +219,7 @@ def test_a_penalised_training_that_was_stopped_goes_on_to_the_same_numbers(tmp_p
 @pytest.mark.parametrize("model", ["frozen attention", "LSTM"])
 def test_variations_are_trained_and_go_on_to_the_same_numbers(model, tmp_path):
     plan = replace(TINY, models=(model,), sites=("resid.1",), steps=3)
-
-    def stop(progress):
-        if progress.done == 2:
-            raise Interrupted
-
-    whole = run_train(plan, tmp_path / "whole")
-    with pytest.raises(Interrupted):
-        run_train(plan, tmp_path / "parts", stop)
-    resumed = run_train(plan, tmp_path / "parts")
-    assert resumed.records.drop("run").sort(KEY).equals(whole.records.drop("run").sort(KEY), null_equal=True)
+    whole, resumed = whole_and_resumed(plan, tmp_path, stop_at=2)
     assert resumed.manifest["models"][model]["kind"] == model
     assert whole.records.filter(metric="unmeasured").is_empty()
 

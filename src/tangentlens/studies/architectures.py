@@ -10,7 +10,7 @@ from tangentlens.report.sections.architectures import ABLATIONS
 from tangentlens.studies.claims.architectures import ARCHITECTURES as CLAIMED
 from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.study import Inputs, Part, Study
-from tangentlens.studies.train import TRAIN, TrainPlan
+from tangentlens.studies.train import TRAIN, TrainPlan, at_full_scale
 
 _SMALL = TrainPlan(
     models=tuple(VARIATIONS), seeds=3, vocabulary=1024, width=96, batch=16, held_out=0.1, evaluate=True, rank=8
@@ -28,18 +28,7 @@ _PLANS = {
         rank=4,
     ),
     "small": _SMALL,
-    "full": replace(
-        _SMALL,
-        seeds=5,
-        vocabulary=16_384,
-        length=512,
-        layers=12,
-        width=768,
-        batch=64,
-        steps=20_001,
-        learning_rate=6e-4,
-        rank=16,
-    ),
+    "full": at_full_scale(_SMALL),
 }
 
 

@@ -8,15 +8,13 @@ from dataclasses import replace
 from tangentlens.studies.audit import AUDIT, AuditPlan
 from tangentlens.studies.study import Inputs, Part, Study
 from tangentlens.studies.tangent import TEST, TestPlan
-from tangentlens.studies.train import TRAIN, TrainPlan
+from tangentlens.studies.train import TRAIN, TrainPlan, at_full_scale
 
 _SMALL = TrainPlan(seeds=3, held_out=0.1, measures=("manifold_entropy",), updates=("embed",), predict=True, probe=True)
 _PLANS = {
     "smoke": replace(_SMALL, seeds=2, vocabulary=512, length=16, layers=2, width=32, batch=16, steps=17, rank=4),
     "small": _SMALL,
-    "full": replace(
-        _SMALL, seeds=5, vocabulary=16_384, length=512, layers=12, width=768, batch=64, steps=20_001, learning_rate=6e-4
-    ),
+    "full": at_full_scale(_SMALL),
 }
 # Tokens of held-out text whose gradients are looked at after training.
 _TOKENS = {"smoke": 512, "small": 8192, "full": 32_768}

@@ -9,7 +9,7 @@ from tangentlens.report.sections.treatments import TREATMENTS
 from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.claims.treated import JUDGED, TREATED
 from tangentlens.studies.study import Inputs, Part, Study
-from tangentlens.studies.train import TRAIN, TrainPlan
+from tangentlens.studies.train import TRAIN, TrainPlan, at_full_scale
 from tangentlens.training.regularisers import TERMS
 
 _SMALL = TrainPlan(
@@ -29,18 +29,7 @@ _PLANS = {
         _SMALL, seeds=2, vocabulary=300, length=16, layers=2, width=32, steps=3, rank=4, sites=("resid.1",)
     ),
     "small": _SMALL,
-    "full": replace(
-        _SMALL,
-        seeds=5,
-        vocabulary=16_384,
-        length=512,
-        layers=12,
-        width=768,
-        batch=64,
-        steps=20_001,
-        learning_rate=6e-4,
-        rank=16,
-    ),
+    "full": at_full_scale(_SMALL),
 }
 # Strengths, with the one that claims are judged at in the middle.
 _STRENGTHS = {"smoke": (JUDGED,), "small": (0.03, JUDGED, 3.0), "full": (0.03, JUDGED, 3.0)}

@@ -208,6 +208,22 @@ class TrainPlan:
         return small_model(network.model, *shape).to(find_device(self.device))
 
 
+def at_full_scale(plan: TrainPlan) -> TrainPlan:
+    """Return a plan for five seeds of networks with 100 million parameters, as studies train them on a GPU."""
+    return replace(
+        plan,
+        seeds=5,
+        vocabulary=16_384,
+        length=512,
+        layers=12,
+        width=768,
+        batch=64,
+        steps=20_001,
+        learning_rate=6e-4,
+        rank=16,
+    )
+
+
 @dataclass(frozen=True)
 class Network:
     """A network of a training.
