@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 import torch
 
+from cells import cell
 from tangentlens import InputError, Lens, open_run
 from tangentlens.report.contents import Figure, Section, draw, find, key_figures, tabulate
 from tangentlens.report.page import plotly_js, write_report
@@ -87,15 +88,32 @@ def swept(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def varied(tmp_path_factory):
+    """Planted trainings: two seeds of a plain network, of one with a penalty, and of a variation."""
+    run = create_run(tmp_path_factory.mktemp("varied") / "run", {}, "train")
+    for kind, treatment in (("plain decoder", ""), ("plain decoder", "cosine 1"), ("LSTM", "")):
+        for seed in range(2):
+            name = f"{kind} {treatment} {seed}"
+            facts = {"kind": kind, "treatment": treatment, "family": f"{kind} {treatment}, one", "trained_seed": seed}
+            run.describe("models", {name: facts | {"weights_sha256": name}})
+            about = {"model": name, "step": 4}
+            loss = cell("loss", 3.0 + seed, quantity="loss", site="", variant="held_out", **about)
+            places = [{"site": f"resid.{i}", "depth": i / 2, **about} for i in range(3)]
+            shape = [cell("anisotropy", 0.1 * seed, quantity="activation", **place) for place in places]
+            run.write(name, [loss, *shape])
+    return run
+
+
+@pytest.fixture(scope="module")
 def page(run, profiled):
     return write_report([run, profiled], run.path / "report.html", SECTIONS).path
 
 
 def test_every_figure_is_drawn_with_a_title_and_says_what_its_bars_are_over(
-    judged, profiled, visible, tested, moved, swept
+    judged, profiled, visible, tested, moved, swept, varied
 ):
     # The first run is what the others are compared with.
-    figures = draw(SECTIONS, read_runs([moved, judged, profiled, visible, tested, swept]))
+    figures = draw(SECTIONS, read_runs([moved, judged, profiled, visible, tested, swept, varied]))
     assert len(figures) == len(FIGURES)
     assert len({figure.key for figure in figures}) == len(figures), "a live page knows figures by their keys"
     assert all(re.search(r"\d", figure.title) for figure in figures), "a title says what is seen"
