@@ -42,7 +42,7 @@ ARCHITECTURES = Study(
     claims=tuple(claim.id for claim in CLAIMED),
     costs={
         "smoke": "half a minute on two cores",
-        "small": "about 20 minutes on two cores",
+        "small": "about 20 minutes on two cores (estimated, not measured)",
         "full": "50 networks of 100 million parameters; weeks on one GPU (estimated, not measured)",
     },
     parts=_parts,

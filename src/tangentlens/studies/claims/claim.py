@@ -15,6 +15,7 @@ Estimand = Callable[[pl.DataFrame], pl.DataFrame]
 # Where claims come from.
 DYNAMICS, SHAPE = "arXiv 2604.08764", "arXiv 2311.05928"
 REFEREE, OURS = "a referee's question to arXiv 2604.08764", "ours"
+OPEN_QUESTION = "an open question of arXiv 2604.08764"
 # The studies that judge them.
 TRAINING_STUDY = "tangentlens study learning-dynamics"
 SHAPE_STUDY = "tangentlens study shape-of-learning"

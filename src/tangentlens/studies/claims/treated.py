@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from tangentlens.runs.vocabulary import ACTIVATION
-from tangentlens.studies.claims.claim import ANISOTROPY_MARGIN, Claim, Needs
+from tangentlens.studies.claims.claim import ANISOTROPY_MARGIN, OPEN_QUESTION, Claim, Needs
 from tangentlens.studies.claims.estimands import Select
 from tangentlens.studies.claims.twins import at_equal_loss
 
 _ANISOTROPY = Select("anisotropy", quantity=ACTIVATION, site=None)
 _NEEDS = Needs("trainings with and without a penalty, with losses on held-out text", "tangentlens study regularisers")
-_QUESTION = "an open question of arXiv 2604.08764"
 # The strength at which a regulariser is judged: the middle one of those that the study draws.
 JUDGED = 0.3
 
@@ -18,7 +17,7 @@ def _lowers(number: str, name: str, words: str) -> Claim:
     return Claim(
         id=number,
         statement=f"A penalty on {words} lowers anisotropy at equal loss.",
-        source=_QUESTION,
+        source=OPEN_QUESTION,
         effect=f"anisotropy with `{name}` at strength {JUDGED:g} minus that of the twin without it, mean over sites",
         of=at_equal_loss(_ANISOTROPY, f"{name} {JUDGED:g}"),
         needs=_NEEDS,
