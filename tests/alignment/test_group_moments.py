@@ -10,6 +10,7 @@ from tangentlens.alignment.group_moments import GroupMoments
 from tangentlens.alignment.share import moment_shares
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.proxies.random import random
+from tangentlens.statistics.jackknife import share_jackknife
 
 DIM, RANK, LENGTH = 48, 6, 16
 LEADING = Subspace(torch.eye(DIM, RANK, dtype=torch.float64))
@@ -187,3 +188,17 @@ def test_an_interval_of_lengths_in_a_bin_covers_the_truth():
             float(torch.linalg.matrix_norm(grads[targets == 1], 2) ** 2 / grads[targets == 1].square().sum())
         )
     assert covered >= 70
+
+
+@pytest.mark.parametrize("n", [300, 1000])
+def test_an_interval_of_anisotropy_is_not_too_narrow_where_the_spectrum_is_flat(n, generator):
+    """Without a group, the leading direction of such rows turns far away from that of all rows."""
+    narrowed = []
+    for _ in range(5):
+        rows, groups = torch.randn(n, 400, generator=generator, dtype=torch.float64), torch.arange(n) * 16 // n
+        kept = [rows, *(rows[groups != group] for group in range(16))]
+        exact = torch.stack([torch.linalg.matrix_norm(one, 2).square() / one.square().sum() for one in kept])
+        found = GroupMoments.of(rows, groups, 16).anisotropy()
+        narrow, wide = share_jackknife(found), share_jackknife(exact)
+        narrowed.append((narrow.ci_high - narrow.ci_low) / (wide.ci_high - wide.ci_low))
+    assert sum(narrowed) / 5 > 0.9

@@ -69,6 +69,7 @@ def test_a_small_basis_holds_the_largest_eigenvalue(spectrum, generator):
     axes = torch.linalg.qr(torch.randn(600, 600, generator=generator, dtype=torch.float64)).Q
     matrix = axes * spectrum.double() @ axes.T
     basis = krylov_basis(matrix)
-    torch.testing.assert_close(basis.T @ basis, torch.eye(64, dtype=torch.float64))
+    torch.testing.assert_close(basis.T @ basis, torch.eye(basis.shape[1], dtype=torch.float64))
+    assert basis.shape[1] < 50
     largest = torch.linalg.eigvalsh(basis.T @ matrix @ basis)[-1]
     assert float(largest) == pytest.approx(float(spectrum.double().max()), rel=1e-3)

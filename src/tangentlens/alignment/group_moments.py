@@ -10,9 +10,10 @@ from functools import cached_property
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from tangentlens.alignment.share import check_gradients, moment_shares, spectral_power
-from tangentlens.geometry.leading import krylov_basis, leading_vectors
+from tangentlens.geometry.leading import NEAR, basis_without_groups, krylov_basis, leading_vectors
 from tangentlens.geometry.rows import gram, squared_lengths, symmetric_product, unit_scale
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.statistics.influence import held_by_top
@@ -20,8 +21,6 @@ from tangentlens.statistics.jackknife import leave_one_out
 
 # Groups have no direction in common if their products are smaller than this part of their squares: rounding alone.
 _NOTHING = 1e-9
-# How many leading directions of all gradients hold the leading direction of those without a group.
-_LEADING = 32
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,15 +161,15 @@ class GroupMoments:
     def anisotropy(self) -> Float[Tensor, "g_plus_1"]:
         """Return the uncentred anisotropy, lambda_1 / trace: of all groups, then without each of them.
 
-        The leading direction without a group is sought among the leading directions of all groups, which is where it is
-        unless the spectrum is flat.
+        Without a group, the leading direction is sought in the span that `basis_without_groups` returns.
         """
         check_gradients(self.total)
         basis = krylov_basis(self.total)
-        basis = basis @ torch.linalg.eigh(basis.T @ self.total @ basis).eigenvectors[:, -_LEADING:]
-        along = (self.gradients @ basis.to(self.gradients)).split(self.sizes)
-        inside = torch.stack([gram(rows) for rows in along])
-        return torch.linalg.eigvalsh(leave_one_out(inside))[:, -1] / (self._kept @ self.energy)
+        leading = basis @ torch.linalg.eigh(basis.T @ self.total @ basis).eigenvectors[:, -NEAR:].flip(1)
+        basis = basis_without_groups(self.gradients, self._member, self.total, leading)
+        along = pad_sequence((self.gradients @ basis.to(self.gradients)).split(self.sizes), batch_first=True)
+        inside = leave_one_out((along.mT @ along).double())
+        return torch.linalg.eigvalsh(inside)[:, -1] / (self._kept @ self.energy)
 
     def _within(self, along: Float[Tensor, "n c"], ranks: Sequence[int]) -> Float[Tensor, "subspaces g g"]:
         """Return tr Q'P_g P_h Q for all pairs of groups, for each subspace.

@@ -9,8 +9,8 @@ from torch import Tensor
 _SPARE, _BESIDE_START, _STEPS, _TOLERANCE = 16, 4, 30, 1e-8
 # How many leading eigenvectors of a matrix to use as a start for matrices that are nearly equal to it.
 NEAR = 8
-# The columns of a block of `krylov_basis`, and the number of blocks.
-_COLUMNS, _BLOCKS = 2, 32
+# The number of powers of the matrix, the first being 0, in `krylov_basis`; a length that counts as nothing.
+_POWERS, _TINY = 40, 1e-30
 # How often `leading_directions` multiplies its block by X^T X.
 _PASSES = 2
 
@@ -69,7 +69,7 @@ def _are_leading(matrix: Float[Tensor, "d d"], vectors: Float[Tensor, "d c"], va
 def krylov_basis(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d c"]:
     """Return an orthonormal basis in which a matrix has nearly the same largest eigenvalue.
 
-    The basis spans the products of a random block with the first powers of the matrix. The largest eigenvalue within it
+    The basis spans the products of a random vector with the first powers of the matrix. The largest eigenvalue within it
     is right to three digits even where the spectrum is flat, in which case `leading_vectors` computes all eigenvectors.
 
     Args:
@@ -79,22 +79,45 @@ def krylov_basis(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d c"]:
     >>> round(float(torch.linalg.eigvalsh(basis.T @ torch.diag(torch.tensor([1.0, 9.0, 4.0])) @ basis)[-1]), 5)
     9.0
     """
-    if len(matrix) <= _COLUMNS * _BLOCKS:
-        return torch.eye(len(matrix)).to(matrix)
+    d = len(matrix)
+    if d <= _POWERS:
+        return torch.eye(d).to(matrix)
     make = torch.Generator().manual_seed(0)
     # Single precision finds the same subspace, and half of the memory is read.
     product = matrix.float()
-    block = torch.linalg.qr(torch.randn(len(matrix), _COLUMNS, generator=make, dtype=torch.float64).to(product)).Q
-    before, back = torch.zeros_like(block), block.new_zeros(_COLUMNS, _COLUMNS)
-    blocks = [block]
-    for _ in range(_BLOCKS - 1):
-        # The Lanczos recurrence: the product is orthogonal to all blocks but the last two.
-        image = torch.addmm(product @ block, before, back.T, alpha=-1)
-        image = torch.addmm(image, block, block.T @ image, alpha=-1)
-        before, (block, back) = block, torch.linalg.qr(image)
-        blocks.append(block)
-    # Rounding takes away the orthogonality of distant blocks, but not what they span.
-    return torch.linalg.qr(torch.cat(blocks, dim=1).to(matrix)).Q
+    image = torch.randn(d, generator=make, dtype=torch.float64).to(product)
+    basis = product.new_zeros(_POWERS, d)
+    for number in range(_POWERS):
+        before = basis[:number]
+        image = torch.addmv(image, before.T, before @ image, alpha=-1)
+        # If nothing is left, the vector is zero, and the decomposition below puts another in its place.
+        torch.div(image, torch.linalg.vector_norm(image).clamp_min(_TINY), out=basis[number])
+        image = product @ basis[number]
+    # Rounding takes away some orthogonality, but not what the vectors span.
+    return torch.linalg.qr(basis.T.to(matrix)).Q
+
+
+def basis_without_groups(
+    rows: Float[Tensor, "n d"],
+    member: Float[Tensor, "g n"],
+    matrix: Float[Tensor, "d d"],
+    leading: Float[Tensor, "d c"],
+) -> Float[Tensor, "d b"]:
+    """Return a basis in which to seek the leading direction of all rows without a group, for any of the groups.
+
+    It spans the leading directions of all rows and what each group adds to the image of the first of these, because to
+    leave a group out turns the leading direction away from there; and the images of these, because it turns further
+    towards large eigenvalues. What else it may turn to changes the eigenvalue to second order only.
+
+    Args:
+        rows: Rows `(n, d)`.
+        member: 1 where a row belongs to a group, else 0.
+        matrix: X^T X of all rows, up to a factor.
+        leading: Its leading eigenvectors `(d, c)`, the first one first.
+    """
+    weights = member.to(rows) * (rows @ leading[:, 0].to(rows))
+    added = (weights @ rows).T.to(matrix)
+    return torch.linalg.qr(torch.cat([leading, added, matrix @ added / matrix.trace()], dim=1)).Q
 
 
 def leading_directions(

@@ -105,9 +105,11 @@ def _over_median(lengths: Float[Tensor, "n"], median: Tensor) -> Float[Tensor, "
 
 def _lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
     """Return the length of each row in fp64; squares of very large or small numbers would overflow or vanish."""
-    rows = rows.to(torch.promote_types(rows.dtype, torch.float32))
+    if rows.dtype != torch.float64:
+        # The square of every number of a smaller type is one in fp64.
+        return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     scale = power_of_two(rows.abs().amax(dim=1, keepdim=True))
-    return (rows / scale).norm(dim=1).double() * scale[:, 0]
+    return (rows / scale).norm(dim=1) * scale[:, 0]
 
 
 def check_threshold(threshold: Any, name: str = "threshold") -> None:

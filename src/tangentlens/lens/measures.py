@@ -103,28 +103,29 @@ def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: 
         fit_on: Activations of other sequences, to fit the proxy on; without them half of the sequences fit it.
         fitting: The proxy and how it is compared.
     """
-    measured = _measured(rows, fit_on, fitting)
-    massive = massive_rows(rows.activations, fitting.massive)
+    rows = replace(rows, activations=as_rows(rows.activations), gradients=as_rows(rows.gradients))
+    cloud = Cloud(rows.activations, rows.tokens, rows.sequences, fitting.massive)
+    measured = _measured(cloud, rows, fit_on, fitting)
     to_drop = None if fit_on is None else massive_rows(fit_on, fitting.massive)
-    if not massive.count and not (to_drop and to_drop.count):
+    if not cloud.massive.count and not (to_drop and to_drop.count):
         return measured
     try:
         fit_on_kept = fit_on if fit_on is None or to_drop is None else fit_on[~to_drop.mask]
-        without = _measured(rows[~massive.mask], fit_on_kept, fitting)
+        without = _measured(cloud.without_massive(), rows[~cloud.massive.mask], fit_on_kept, fitting)
     except InputError as error:
         return replace(measured, without_massive=error)
     return replace(measured, without_massive=without)
 
 
-def _measured(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting) -> SiteMeasures:
-    """Measure rows as they are."""
-    rows = replace(rows, activations=as_rows(rows.activations), gradients=as_rows(rows.gradients))
-    activations, gradients = rows.activations, rows.gradients
-    cloud = Cloud(activations, rows.tokens, rows.sequences, fitting.massive)
+def _measured(
+    cloud: Cloud, rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting
+) -> SiteMeasures:
+    """Measure rows as they are; `cloud` is made of their activations."""
+    gradients = rows.gradients
     rms = float(gradients.square().sum(dim=1).mean().sqrt())
     return SiteMeasures(
-        n=len(activations),
-        dim=activations.shape[1],
+        n=len(rows.activations),
+        dim=rows.activations.shape[1],
         test=_tested(rows, fit_on, fitting),
         estimates=_estimates(cloud, fitting.measures),
         gradient_anisotropy=anisotropy(gradients, center=False) if rms > 0 else None,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.lanczos import largest
-from tangentlens.geometry.leading import NEAR
+from tangentlens.geometry.leading import NEAR, basis_without_groups
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.rows import group_products, squared_lengths, unit_scale
 from tangentlens.statistics.groups import sequence_groups
@@ -57,9 +57,7 @@ def anisotropy_replicates(
 ) -> Float[Tensor, "g_plus_1"]:
     """Return the centred `anisotropy` of all rows, followed by that without each group of sequences.
 
-    Without a group, the leading direction is sought in the span of the leading directions of all rows and of what each
-    group adds to the first of these: to leave a group out turns it towards there. What else it may turn to changes the
-    anisotropy to second order only.
+    Without a group, the leading direction is sought in the span that `basis_without_groups` returns.
 
     Args:
         rows: Rows `(n, d)`.
@@ -81,9 +79,7 @@ def anisotropy_replicates(
         basis = torch.eye(rows.shape[1], dtype=torch.float64, device=rows.device)
     else:
         matrix = centred.T @ centred / len(rows) if covariance is None else covariance / scale**2
-        _, near = largest(matrix, NEAR)
-        added = ((member * (centred @ near[:, 0])) @ centred).T
-        basis = torch.linalg.qr(torch.cat([near, added, matrix @ added / matrix.trace()], dim=1)).Q
+        basis = basis_without_groups(centred, member, matrix, largest(matrix, NEAR)[1])
     # With a column of ones appended, X^T X of a group holds its count, its sum and its products. Such matrices add up.
     extended = torch.cat([centred @ basis, torch.ones_like(centred[:, :1])], dim=1)
     totals = leave_one_out(group_products(extended, groups, count))
