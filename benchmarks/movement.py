@@ -7,7 +7,8 @@ import sys
 import polars as pl
 
 from tangentlens.report.reading import interval_text
-from tangentlens.studies.train import TrainPlan, run_train
+from tangentlens.studies.train import run_train
+from tangentlens.studies.train_plan import TrainPlan
 
 COLUMNS = {
     "distance": ("distance", "", None),

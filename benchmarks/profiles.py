@@ -95,14 +95,15 @@ def compare(name: str, model: str, tokens: int, measures: tuple[str, ...] = USUA
 
 def random_model(folder: str, width: int, layers: int) -> str:
     """A decoder in the shape of SmolLM2, with random weights."""
-    path = Path(folder) / f"{width}-{layers}"
+    path, heads = Path(folder) / f"{width}-{layers}", width // 64
     config = LlamaConfig(
         vocab_size=49_152,
         hidden_size=width,
         intermediate_size=width * 8 // 3,
         num_hidden_layers=layers,
-        num_attention_heads=width // 64,
-        num_key_value_heads=max(1, width // 192),
+        num_attention_heads=heads,
+        # A third of them, as in SmolLM2, or the largest number below that divides them.
+        num_key_value_heads=max(count for count in range(1, max(heads // 3, 1) + 1) if heads % count == 0),
     )
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(path)

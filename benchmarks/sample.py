@@ -14,7 +14,7 @@ from tangentlens.corpora.tokens import MASK
 from tangentlens.geometry.spectrum.anisotropy import anisotropy_replicates
 from tangentlens.lens.measures import Fitting, measure_site
 from tangentlens.statistics.jackknife import share_jackknife
-from tangentlens.studies.train import Network, TrainPlan
+from tangentlens.studies.train_plan import Network, TrainPlan
 from tangentlens.training.objectives import batch_for, draw
 
 STEPS, BATCH, DRAWS = 200, 128, 20

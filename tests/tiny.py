@@ -9,7 +9,7 @@ from transformers import AlbertConfig, AlbertForMaskedLM, PreTrainedTokenizerFas
 from tangentlens.corpora.text import builtin_text
 from tangentlens.corpora.tokens import train_tokenizer
 from tangentlens.models.small import small_model
-from tangentlens.studies.train import TrainPlan
+from tangentlens.studies.train_plan import TrainPlan
 
 TINY = TrainPlan(sites=("resid.0", "resid.1"), vocabulary=300, length=16, layers=2, width=32, batch=16, steps=5, rank=4)
 

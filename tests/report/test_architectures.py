@@ -13,7 +13,14 @@ def records(tmp_path):
     """Seeds differ much, and a variation from the plain network of the same seed little: by 0.1 in the middle."""
     run = create_run(tmp_path / "run", {}, "train")
     for seed in range(3):
-        for kind, height in (("plain decoder", 0.0), ("post-norm", 0.3 + 0.01 * seed), ("LSTM", 0.001 * seed)):
+        heights = {
+            "plain decoder": 0.0,
+            "post-norm": 0.3 + 0.01 * seed,
+            "LSTM": 0.001 * seed,
+            "masked decoder": 0.5,
+            "encoder": 0.1 + 0.01 * seed,
+        }
+        for kind, height in heights.items():
             name = f"{kind}-{seed}"
             facts = {"kind": kind, "family": f"{kind}, one", "trained_seed": seed, "weights_sha256": name}
             run.describe("models", {name: facts})
@@ -32,12 +39,20 @@ def records(tmp_path):
 
 def test_differences_are_from_the_network_of_the_same_seed(records):
     found = differences(records)
-    assert list(found) == ["post-norm", "LSTM"]
+    assert list(found) == ["post-norm", "LSTM", "masked decoder", "encoder"]
     bell = found["post-norm"]["height of the bell"]
     assert bell.value == pytest.approx(0.31)
     # Three differences with a standard deviation of 0.01, and the quantile 4.303 of Student's law.
     assert bell.ci_high - bell.value == pytest.approx(4.303 * 0.01 / 3**0.5, rel=1e-3)
     assert found["post-norm"]["anisotropy"].value == pytest.approx(0.31 / 3)
+
+
+def test_an_encoder_is_compared_with_the_same_network_with_a_causal_mask(records):
+    found = differences(records)
+    assert found["encoder"]["height of the bell"].value == pytest.approx(0.11 - 0.5)
+    assert found["masked decoder"]["height of the bell"].value == pytest.approx(0.5)
+    (table,) = variation_table(records)
+    assert "encoder (against masked decoder)" in table.frame["variation"].to_list()
 
 
 def test_each_cell_says_what_its_interval_allows(records):
@@ -50,7 +65,7 @@ def test_each_cell_says_what_its_interval_allows(records):
 def test_profiles_are_means_over_seeds(records):
     plot = anisotropy_of_variations(records).plot
     lines = {trace.name: trace for trace in plot.data}
-    assert list(lines) == ["plain decoder", "post-norm", "LSTM"]
+    assert list(lines) == ["plain decoder", "post-norm", "LSTM", "masked decoder", "encoder"]
     assert list(lines["post-norm"].y) == pytest.approx([0.2, 0.51, 0.2])
 
 

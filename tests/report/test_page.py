@@ -89,9 +89,14 @@ def swept(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def varied(tmp_path_factory):
-    """Planted trainings: two seeds of a plain network, of one with a penalty, and of a variation."""
+    """Planted trainings: two seeds of a plain network, of two with another training, and of a variation."""
     run = create_run(tmp_path_factory.mktemp("varied") / "run", {}, "train")
-    for kind, treatment in (("plain decoder", ""), ("plain decoder", "cosine 1"), ("LSTM", "")):
+    for kind, treatment in (
+        ("plain decoder", ""),
+        ("plain decoder", "cosine 1"),
+        ("plain decoder", "relabelled 0.5"),
+        ("LSTM", ""),
+    ):
         for seed in range(2):
             name = f"{kind} {treatment} {seed}"
             facts = {"kind": kind, "treatment": treatment, "family": f"{kind} {treatment}, one", "trained_seed": seed}
@@ -100,7 +105,8 @@ def varied(tmp_path_factory):
             loss = cell("loss", 3.0 + seed, quantity="loss", site="", variant="held_out", **about)
             places = [{"site": f"resid.{i}", "depth": i / 2, **about} for i in range(3)]
             shape = [cell("anisotropy", 0.1 * seed, quantity="activation", **place) for place in places]
-            run.write(name, [loss, *shape])
+            beside = [replace(record, model=f"{name} (held-out text)") for record in shape]
+            run.write(name, [loss, *shape, *beside])
     return run
 
 

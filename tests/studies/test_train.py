@@ -11,15 +11,18 @@ from tangentlens import InputError, open_run
 from tangentlens.corpora.tokens import in_sequences
 from tangentlens.models.device import find_device
 from tangentlens.report.page import write_report
+from tangentlens.report.reading import read_runs
 from tangentlens.runs.progress import unwatched
 from tangentlens.runs.records import KEY
 from tangentlens.studies import SECTIONS
 from tangentlens.studies.subjects import Backward
 from tangentlens.studies.sweep import SweepPlan, run_sweep
 from tangentlens.studies.tangent import TestPlan
-from tangentlens.studies.train import TrainPlan, run_train
+from tangentlens.studies.train import run_train
+from tangentlens.studies.train_plan import TrainPlan
 from tangentlens.studies.trained import subjects_of
 from tangentlens.training.objectives import draw
+from tangentlens.training.tempering import WAYS
 from tiny import TINY
 
 
@@ -225,6 +228,52 @@ def test_a_variation_is_trained_and_goes_on_to_the_same_numbers(tmp_path):
     assert whole.records.filter(metric="unmeasured").is_empty()
 
 
+def test_a_look_at_held_out_text_is_told_apart_and_changes_nothing(tmp_path):
+    plan = replace(PENALISED, look=True)
+    alone, looked = run_train(PENALISED, tmp_path / "alone"), run_train(plan, tmp_path / "looked")
+    beside = looked.records.filter(model="decoder (held-out text)")
+    own = looked.records.filter(model="decoder")
+    assert own.drop("run").sort(KEY).equals(alone.records.drop("run").sort(KEY), null_equal=True)
+    facts = [run.manifest["models"]["decoder"]["weights_sha256"] for run in (alone, looked)]
+    assert facts[0] == facts[1]
+    assert beside["step"].unique().sort().to_list() == plan.schedule()
+    assert {"anisotropy", "log_ratio", "visible_curvature"} <= set(beside["metric"])
+    # Its tokens are not those that the network was trained on.
+    assert beside.filter(step=3)["tokens_seen"][0] == own.filter(step=3, metric="anisotropy")["tokens_seen"][0]
+    shown = read_runs([looked])
+    assert set(shown.filter(pl.col("null") == "held-out text")["network"]) == {"decoder"}
+    # On the same text, the same weights give the same loss.
+    losses = [
+        run_loss(looked, model, variant) for model, variant in (("decoder", "held_out"), (beside["model"][0], ""))
+    ]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+
+
+def run_loss(run, model, variant):
+    return run.records.filter(model=model, metric="loss", variant=variant, step=0)["value"].item()
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_tempered_training_that_was_stopped_goes_on_to_the_same_numbers(way, tmp_path):
+    plan = replace(PENALISED, tempering=way, alpha=0.5)
+    whole, resumed = whole_and_resumed(plan, tmp_path, stop_at=2)
+    facts = [run.manifest["models"]["decoder"] for run in (whole, resumed)]
+    assert facts[0]["weights_sha256"] == facts[1]["weights_sha256"]
+    assert facts[0]["treatment"] == f"{way} 0.5"
+    assert facts[0]["family"].startswith(f"decoder with {way} 0.5, 2 blocks")
+
+
+def test_targets_are_weighted_in_training_and_not_in_the_loss_that_is_told(tmp_path):
+    alone, weighted = (
+        run_train(plan, tmp_path / str(number))
+        for number, plan in enumerate((PENALISED, replace(PENALISED, tempering="reweighted", alpha=0.0)))
+    )
+    first, second = (run.records.filter(metric="loss", step=0).sort("variant") for run in (alone, weighted))
+    assert first["value"].to_list() == second["value"].to_list()
+    hashes = [run.manifest["models"]["decoder"]["weights_sha256"] for run in (alone, weighted)]
+    assert hashes[0] != hashes[1]
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
@@ -232,6 +281,10 @@ def test_a_variation_is_trained_and_goes_on_to_the_same_numbers(tmp_path):
         ({"penalty": "cosin", "strength": 0.1}, "did you mean cosine"),
         ({"strength": 0.1}, "a strength needs a penalty, but is 0.1 without one"),
         ({"evaluate": True, "held_out": 0.0}, "evaluation needs held-out text"),
+        ({"look": True, "held_out": 0.0}, "evaluation needs held-out text"),
+        ({"alpha": 0.5}, "an alpha needs a tempering, but is 0.5 without one"),
+        ({"models": ("decoder",), "tempering": "relabeled", "alpha": 0.5}, "did you mean relabelled"),
+        ({"models": ("encoder",), "tempering": "relabelled", "alpha": 0.5}, "predict each next token"),
     ],
 )
 def test_changes_that_cannot_work_are_refused(settings, says):

@@ -43,7 +43,7 @@ from tangentlens.studies.audit import AuditPlan
 from tangentlens.studies.profile import Profile
 from tangentlens.studies.profile.presets import PRESETS
 from tangentlens.studies.tangent import TestPlan
-from tangentlens.studies.train import TrainPlan
+from tangentlens.studies.train_plan import TrainPlan
 from tangentlens.studies.visibility.plan import VisibilityPlan
 
 app = typer.Typer(

@@ -148,6 +148,21 @@ class TokenCounts:
             raise InputError(f"alpha must be a number of at most {_LARGEST_ALPHA:g} in size, but is {alpha!r}")
         return (self.counts.double().log() * float(alpha)).where(self.counts > 0, -math.inf)
 
+    def loss_weights(self, alpha: float) -> Float[Tensor, "vocabulary"]:
+        """Return the weights of targets by which a loss counts types as if their frequencies were the tempered ones.
+
+        A type of frequency p has a weight proportional to p^(alpha - 1), and the mean weight of a token of the corpus
+        is 1. Pass them to `torch.nn.functional.cross_entropy(..., weight=weights)`. A type that does not occur has
+        weight 0.
+
+        Args:
+            alpha: The power, as in `tempered`.
+
+        >>> TokenCounts(torch.tensor([0, 1, 3])).loss_weights(0.0).tolist()
+        [0.0, 2.0, 0.6666666666666666]
+        """
+        return self.tempered(alpha) * self.counts.sum() / self.counts.clamp_min(1)
+
     def draw_sequences(self, sequences: Any, n: int, alpha: float, seed: int) -> Int[Tensor, "n"]:
         """Return the indices of `n` sequences, drawn so that token frequencies come closer to the tempered ones.
 

@@ -69,8 +69,8 @@ def _are_leading(matrix: Float[Tensor, "d d"], vectors: Float[Tensor, "d c"], va
 def krylov_basis(matrix: Float[Tensor, "d d"]) -> Float[Tensor, "d c"]:
     """Return an orthonormal basis in which a matrix has nearly the same largest eigenvalue.
 
-    The basis spans the products of a random vector with the first powers of the matrix. The largest eigenvalue within it
-    is right to three digits even where the spectrum is flat, in which case `leading_vectors` computes all eigenvectors.
+    The basis spans the products of a random vector with the first powers of the matrix. The largest eigenvalue in it is
+    right to three digits even where the spectrum is flat, in which case `leading_vectors` computes all eigenvectors.
 
     Args:
         matrix: A symmetric positive semi-definite matrix `(d, d)`.

@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.errors import InputError
+from tangentlens.geometry.curvature.local_geometry import local_geometry
 from tangentlens.geometry.dimension.entropy import NEIGHBOUR, entropy_at
 from tangentlens.geometry.dimension.intrinsic import Estimation
 from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
@@ -43,6 +44,8 @@ from tangentlens.statistics.jackknife import share_jackknife
 ONE_PER_TYPE = "one_per_type"
 # How many neighbours TwoNN needs.
 _FOR_TWONN = 2
+# Tangent planes for curvature: of one dimension and of as many rows everywhere, so that sites can be compared.
+_PATCHES = {"n_anchors": 64, "k": 128, "dimension": 6}
 # Rows that are looked at together: few enough to fit into a cache.
 _PART = 512
 
@@ -260,6 +263,10 @@ def _of_dimension(dimension: Estimation, over: str) -> Estimate:
     return Estimate(Interval(found.value, found.ci_low, found.ci_high, over), found.n_used)
 
 
+def _visible_curvature(cloud: Cloud) -> float:
+    return local_geometry(cloud.rows, **_PATCHES).visible_curvature.value
+
+
 # fmt: off
 MEASURES = (
     Measure("anisotropy", lambda cloud: anisotropy(cloud.moments), "anisotropy",
@@ -278,6 +285,7 @@ MEASURES = (
             variant="matched", decided_by="variance", costly=True),
     Measure("partition_isotropy", lambda cloud: partition_isotropy(cloud.rows), "partition isotropy", shown="records",
             costly=True),
+    Measure("visible_curvature", _visible_curvature, "visible curvature", shown="records", costly=True),
     Measure("participation_ratio", lambda cloud: participation_ratio(cloud.moments), "participation ratio",
             shown="records", decided_by="variance"),
     Measure("entropy_rank", lambda cloud: entropy_rank(cloud.moments), "entropy rank", shown="records",

@@ -117,9 +117,7 @@ def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: 
     return replace(measured, without_massive=without)
 
 
-def _measured(
-    cloud: Cloud, rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting
-) -> SiteMeasures:
+def _measured(cloud: Cloud, rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting) -> SiteMeasures:
     """Measure rows as they are; `cloud` is made of their activations."""
     gradients = rows.gradients
     rms = float(gradients.square().sum(dim=1).mean().sqrt())

@@ -17,6 +17,7 @@ from tangentlens.runs.vocabulary import (
     FLAGGED,
     GRADIENT,
     HELD_BY_TOP,
+    HELD_OUT,
     MEAN_SITE,
     METRICS,
     MOVEMENT,
@@ -48,6 +49,7 @@ _FACTS = {
     "treatment": pl.String,
     "trained_seed": pl.Int64,
     "epoch": pl.Int64,
+    "token_entropy": pl.Float64,
     "weights": pl.String,
 }
 
@@ -67,9 +69,10 @@ def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
     """Return the records of all runs, under their names, or under their paths where two have the same name.
 
     Columns say which network a record is of, and what the manifest says of it: `network`, `null` (empty for the network
-    itself), `kind`, `family` (networks that differ in their seed alone), `treatment` (what was done to its training
-    beyond the plain recipe), `trained_seed`, `epoch` (its number of steps), `weights` (their hash) and `last_step`, the
-    last step of the network in the run.
+    itself, and `held-out text` for the network on text that it was not trained on), `kind`, `family` (networks that
+    differ in their seed alone), `treatment` (what was done to its training beyond the plain recipe), `trained_seed`,
+    `epoch` (its number of steps), `token_entropy` (of the distribution that it was trained on, in nats), `weights`
+    (their hash) and `last_step`, the last step of the network in the run.
 
     Frequency bins of single sites come at the last step alone: they are most of the records of a long run, and no
     report shows them over training.
@@ -84,7 +87,7 @@ def read_runs(runs: Sequence[Run]) -> pl.DataFrame:
 
 def _with_facts(run: Run) -> pl.DataFrame:
     """Return the records of a run with what its manifest says of their networks."""
-    suffix = rf" \(({'|'.join(NULLS)})\)$"
+    suffix = rf" \(({'|'.join((*NULLS, HELD_OUT))})\)$"
     records = _shown(run.records).with_columns(
         network=pl.col("model").str.replace(suffix, ""), null=pl.col("model").str.extract(suffix).fill_null("")
     )
@@ -96,6 +99,7 @@ def _with_facts(run: Run) -> pl.DataFrame:
             "treatment": facts.get("treatment", ""),
             "trained_seed": facts.get("trained_seed"),
             "epoch": facts.get("epoch"),
+            "token_entropy": facts.get("token_entropy"),
             "weights": facts.get("weights_sha256", ""),
         }
         for name, facts in run.manifest.get("models", {}).items()

@@ -10,6 +10,8 @@ from tangentlens.studies.audit import AUDIT
 from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.demo import DEMO
 from tangentlens.studies.finished_models import FINISHED_MODELS
+from tangentlens.studies.frequency import FREQUENCY
+from tangentlens.studies.frequency_section import FREQUENCIES
 from tangentlens.studies.job import Job
 from tangentlens.studies.learning_dynamics import LEARNING_DYNAMICS
 from tangentlens.studies.profile import PROFILE
@@ -24,7 +26,7 @@ from tangentlens.studies.visibility import VISIBILITY
 JOBS: dict[str, Job] = {job.name: job for job in (TRAIN, PROFILE, TEST, AUDIT, VISIBILITY, SWEEP)}
 STUDIES: dict[str, Study] = {
     study.name: study
-    for study in (DEMO, LEARNING_DYNAMICS, SHAPE_OF_LEARNING, FINISHED_MODELS, REGULARISERS, ARCHITECTURES)
+    for study in (DEMO, LEARNING_DYNAMICS, SHAPE_OF_LEARNING, FINISHED_MODELS, REGULARISERS, ARCHITECTURES, FREQUENCY)
 }
 # Everything that a report can say.
-SECTIONS = (LEDGER, *COMMON, *(job.section for job in JOBS.values() if job.section is not None))
+SECTIONS = (LEDGER, *COMMON, FREQUENCIES, *(job.section for job in JOBS.values() if job.section is not None))

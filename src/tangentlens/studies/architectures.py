@@ -10,15 +10,23 @@ from tangentlens.report.sections.architectures import ABLATIONS
 from tangentlens.studies.claims.architectures import ARCHITECTURES as CLAIMED
 from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.study import Inputs, Part, Study
-from tangentlens.studies.train import TRAIN, TrainPlan, at_full_scale
+from tangentlens.studies.train import TRAIN
+from tangentlens.studies.train_plan import TrainPlan, at_full_scale
 
 _SMALL = TrainPlan(
-    models=tuple(VARIATIONS), seeds=3, vocabulary=1024, width=96, batch=16, held_out=0.1, evaluate=True, rank=8
+    models=(*VARIATIONS, "masked decoder", "encoder"),
+    seeds=3,
+    vocabulary=1024,
+    width=96,
+    batch=16,
+    held_out=0.1,
+    evaluate=True,
+    rank=8,
 )
 _PLANS = {
     "smoke": replace(
         _SMALL,
-        models=(PLAIN, "mean attention", "LSTM", "state space"),
+        models=(PLAIN, "mean attention", "LSTM", "state space", "masked decoder", "encoder"),
         seeds=2,
         vocabulary=300,
         length=16,

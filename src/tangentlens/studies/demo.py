@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from tangentlens.studies.study import Inputs, Part, Study
-from tangentlens.studies.train import TRAIN, TrainPlan
+from tangentlens.studies.train import TRAIN
+from tangentlens.studies.train_plan import TrainPlan
 
 _PLANS = {
     "smoke": TrainPlan(vocabulary=512, length=16, layers=2, width=32, batch=16, steps=3, rank=4, concepts=True),

@@ -8,7 +8,8 @@ from dataclasses import replace
 from tangentlens.studies.audit import AUDIT, AuditPlan
 from tangentlens.studies.study import Inputs, Part, Study
 from tangentlens.studies.tangent import TEST, TestPlan
-from tangentlens.studies.train import TRAIN, TrainPlan, at_full_scale
+from tangentlens.studies.train import TRAIN
+from tangentlens.studies.train_plan import TrainPlan, at_full_scale
 
 _SMALL = TrainPlan(seeds=3, held_out=0.1, measures=("manifold_entropy",), updates=("embed",), predict=True, probe=True)
 _PLANS = {

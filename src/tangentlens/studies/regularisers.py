@@ -9,7 +9,8 @@ from tangentlens.report.sections.treatments import TREATMENTS
 from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.claims.treated import JUDGED, TREATED
 from tangentlens.studies.study import Inputs, Part, Study
-from tangentlens.studies.train import TRAIN, TrainPlan, at_full_scale
+from tangentlens.studies.train import TRAIN
+from tangentlens.studies.train_plan import TrainPlan, at_full_scale
 from tangentlens.training.regularisers import TERMS
 
 _SMALL = TrainPlan(

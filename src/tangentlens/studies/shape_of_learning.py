@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 from tangentlens.errors import InputError
 from tangentlens.studies.study import Inputs, Part, Study
-from tangentlens.studies.train import TRAIN, TrainPlan
+from tangentlens.studies.train import TRAIN
+from tangentlens.studies.train_plan import TrainPlan
 
 
 @dataclass(frozen=True)

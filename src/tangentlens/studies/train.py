@@ -2,250 +2,41 @@
 
 from __future__ import annotations
 
-import hashlib
 import warnings
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-from jaxtyping import Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from tangentlens.capture.sites import find_sites
 from tangentlens.corpora.counts import TokenCounts
-from tangentlens.corpora.enwik8 import tokenize_enwik8
-from tangentlens.corpora.symbols import N_IDS, encode, spell, text_of
-from tangentlens.corpora.text import builtin_text, read_text
-from tangentlens.corpora.tokens import MASK, TokenizedText, in_sequences, tokenize, train_tokenizer
-from tangentlens.errors import InputError, check_name
+from tangentlens.corpora.tokens import MASK, TokenizedText, train_tokenizer
+from tangentlens.errors import InputError
 from tangentlens.lens.lens import Lens
-from tangentlens.lens.schedule import log_steps
-from tangentlens.models.device import AUTO, find_device
+from tangentlens.models.device import find_device
 from tangentlens.models.keeping import keep_checkpoint, save_tokenizer
-from tangentlens.models.small import SMALL_MODELS, Kind, small_model, weight_hash
-from tangentlens.runs.files import Place, as_place
+from tangentlens.models.small import weight_hash
+from tangentlens.runs.files import Place
 from tangentlens.runs.progress import Progress, Watch, unwatched
 from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
-from tangentlens.runs.vocabulary import HELD_OUT, LOSS
+from tangentlens.runs.vocabulary import HELD_OUT, LOSS, null_name
+from tangentlens.studies.held_out import EVALUATED, LOOKED_AT, held_out_batch, held_out_loss, look
 from tangentlens.studies.job import Job
-from tangentlens.training.loop import Checkpoint, Recipe, train
+from tangentlens.studies.train_plan import Network, TrainPlan
+from tangentlens.training.loop import Recipe, train
 from tangentlens.training.objectives import batch_for, draw, draw_in_epochs
 from tangentlens.training.penalty import Penalty
-from tangentlens.training.regularisers import TERMS
+from tangentlens.training.tempering import Tempered, entropy, tempered
 
 NAME = "train"
 # What the manifests of such runs say; the first trainings were those of the demo.
 MADE_BY = (NAME, "demo")
 # Sequences of held-out text on which the movement of representations is measured.
 PROBE = 64
-# The largest number of sequences of held-out text on which the loss is evaluated.
-EVALUATED = 256
-
-
-@dataclass(frozen=True)
-class TrainPlan:
-    """What to train and what to look at.
-
-    Attributes:
-        models: Which models to train, of `SMALL_MODELS`: a decoder, an encoder, a masked decoder, or a variation.
-        seeds: How many networks of each; their seeds are `seed`, `seed` + 1, and so on.
-        text: A text file; the built-in text by default.
-        units: What tokens are: `bpe`, those of a tokenizer trained on the text; `symbols`, the bytes that enwik8 has;
-            or `enwik8`, the same for a file of enwik8, which is cleaned first.
-        size: How many bytes to use, of enwik8 before it is cleaned, or of symbols; None for all.
-        vocabulary: Token types of the tokenizer.
-        length: Tokens in a sequence.
-        layers: Blocks of each model.
-        width: Width of each model.
-        batch: Sequences in a training step.
-        steps: Training steps of each model.
-        learning_rate: Peak learning rate.
-        mask_rate: Share of tokens that a masked model has to predict.
-        in_epochs: Whether each sequence is seen once before any is seen again; otherwise each step draws from all.
-        held_out: Share of the text, at its end, that no network is trained on.
-        dense: Measure so many steps at the beginning, in addition to logarithmically spaced ones.
-        sites: What to look at.
-        measures: Further measures of activations.
-        updates: Matrices whose updates are compared with proxies.
-        predict: Whether to test the subspaces of each due step on the gradients of the next.
-        probe: Whether to measure how representations of held-out text move.
-        rank: Rank of the proxy and of its controls.
-        seed: Seed of the first network's weights, of its batches and of everything that is drawn.
-        device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
-        concepts: Whether to put concepts into words.
-        keep: Whether to keep the weights of every due step, as it begins, for a sweep.
-        evaluate: Whether to write the loss on held-out text at every due step, as it begins.
-        penalty: The name of a regulariser whose penalty is added to the loss; empty for none.
-        strength: The strength of the penalty.
-    """
-
-    models: tuple[str, ...] = ("decoder", "encoder")
-    seeds: int = 1
-    text: str | None = None
-    units: Literal["bpe", "symbols", "enwik8"] = "bpe"
-    size: int | None = None
-    vocabulary: int = 2048
-    length: int = 64
-    layers: int = 6
-    width: int = 128
-    batch: int = 32
-    steps: int = 257
-    learning_rate: float = 1.5e-3
-    mask_rate: float = 0.3
-    in_epochs: bool = False
-    held_out: float = 0.0
-    dense: int = 0
-    sites: str | tuple[str, ...] = "resid"
-    measures: tuple[str, ...] = ()
-    updates: tuple[str, ...] = ()
-    predict: bool = False
-    probe: bool = False
-    concepts: bool = False
-    rank: int = 16
-    seed: int = 0
-    device: str = AUTO
-    keep: bool = False
-    evaluate: bool = False
-    penalty: str = ""
-    strength: float = 0.0
-
-    def __post_init__(self) -> None:
-        for model in self.models:
-            check_name("a small model", model, SMALL_MODELS)
-        if not 1 <= self.rank <= self.width // 2:
-            raise InputError(f"rank must be between 1 and half the width, {self.width // 2}, but is {self.rank}")
-        if self.seeds < 1:
-            raise InputError(f"seeds must be at least 1, but is {self.seeds}")
-        if not 0 <= self.held_out < 1:
-            raise InputError(f"held_out must be from 0 to below 1, but is {self.held_out}")
-        if self.keep and self.units != "bpe":
-            raise InputError(f"checkpoints are kept of models with a tokenizer (bpe), but units are {self.units}")
-        if self.probe and not self.held_out:
-            raise InputError("a probe must be held-out text, but held_out is 0; hold out 0.1, for example")
-        if self.evaluate and not self.held_out:
-            raise InputError("evaluation needs held-out text, but held_out is 0; hold out 0.1, for example")
-        if self.penalty:
-            check_name("a regulariser", self.penalty, TERMS)
-        elif self.strength:
-            raise InputError(f"a strength needs a penalty, but is {self.strength} without one; name a regulariser")
-
-    @classmethod
-    def of(cls, config: dict[str, Any]) -> TrainPlan:
-        """Return the plan that a run's manifest holds."""
-        # JSON has lists in place of tuples.
-        settings: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in config.items()
-        }
-        return cls(**settings)
-
-    def schedule(self) -> list[int]:
-        """Return the steps at which to look: logarithmically spaced, the last one included, and the dense ones."""
-        return sorted({*log_steps(self.steps - 1), *range(min(self.dense, self.steps))})
-
-    def whole_text(self) -> str:
-        """Return the text, if it is not enwik8."""
-        return builtin_text() if self.text is None else read_text(Path(self.text))
-
-    def tokens(self) -> TokenizedText:
-        """Return the whole text, as tokens."""
-        if self.units == "enwik8":
-            if self.text is None:
-                raise InputError("enwik8 must be given as a file, but none came; `tangentlens enwik8` downloads it")
-            return tokenize_enwik8(Path(self.text), self.length, self.size)
-        text = self.whole_text()
-        if self.units == "symbols":
-            return in_sequences(encode(spell(text)[: self.size]), N_IDS, self.length, text_of)
-        return tokenize(text, self.vocabulary, self.length)
-
-    def split(self, tokens: TokenizedText) -> tuple[Int[Tensor, "n length"], Int[Tensor, "m length"]]:
-        """Return the sequences to train on and those that are held out."""
-        kept = len(tokens.sequences) - int(self.held_out * len(tokens.sequences))
-        return tokens.sequences[:kept], tokens.sequences[kept:]
-
-    def epoch(self) -> int:
-        """Return the number of steps in which every sequence to train on is seen once."""
-        return len(self.split(self.tokens())[0]) // self.batch
-
-    def networks(self) -> list[Network]:
-        """Return the networks to train, one kind after the other."""
-        return [
-            Network(model if self.seeds == 1 else f"{model}-{seed}", model, seed)
-            for model in self.models
-            for seed in range(self.seed, self.seed + self.seeds)
-        ]
-
-    @property
-    def treatment(self) -> str:
-        """What is done to the training beyond the plain recipe; empty if nothing is."""
-        return f"{self.penalty} {self.strength:g}" if self.penalty else ""
-
-    def family(self, network: Network, tokens: TokenizedText) -> str:
-        """Return what a network has in common with those that differ from it in their seed alone.
-
-        Words say the most of it. The text and the rest of what decides a training are in a short hash.
-        """
-        recipe = (tokens.sha256, self.batch, self.learning_rate, self.mask_rate, self.in_epochs, self.held_out)
-        known_by = hashlib.sha256(repr(recipe).encode()).hexdigest()[:6]
-        text = f"{tokens.vocabulary} types of {self.units}, recipe {known_by}"
-        model = f"{network.model} with {self.treatment}" if self.treatment else network.model
-        return f"{model}, {self.layers} blocks of width {self.width}, {self.steps} steps on {text}"
-
-    def kept(self, out: str | Place, network: Network) -> Path:
-        """Return the folder of a run that holds the weights of a network's due steps, and its tokenizer."""
-        place = as_place(out)
-        if not isinstance(place, Path):
-            raise InputError(
-                f"weights must be kept in a folder, where models can be loaded from, but {place} is a URL; name a "
-                "folder, or leave out --keep"
-            )
-        return place / "checkpoints" / network.name
-
-    def untrained(self, network: Network, vocabulary: int) -> nn.Module:
-        """Return a network before its training."""
-        shape = (vocabulary, self.layers, self.width, self.length, MASK, network.seed)
-        return small_model(network.model, *shape).to(find_device(self.device))
-
-
-def at_full_scale(plan: TrainPlan) -> TrainPlan:
-    """Return a plan for five seeds of networks with 100 million parameters, as studies train them on a GPU."""
-    return replace(
-        plan,
-        seeds=5,
-        vocabulary=16_384,
-        length=512,
-        layers=12,
-        width=768,
-        batch=64,
-        steps=20_001,
-        learning_rate=6e-4,
-        rank=16,
-    )
-
-
-@dataclass(frozen=True)
-class Network:
-    """A network of a training.
-
-    Attributes:
-        name: Its name in the records.
-        model: What it is.
-        seed: The seed of its weights and batches.
-    """
-
-    name: str
-    model: str
-    seed: int
-
-    @property
-    def kind(self) -> Kind:
-        """What it has to predict: each next token (decoder) or masked ones (encoder)."""
-        return "encoder" if self.model in ("encoder", "masked decoder") else "decoder"
-
-    def checkpoint(self, run: Run) -> Checkpoint:
-        """Return where its training state is kept."""
-        return Checkpoint(run, f"{self.name}-checkpoint")
+# What is measured on held-out text beyond what a lens always measures.
+CURVED = ("visible_curvature",)
 
 
 def run_train(plan: TrainPlan, out: str | Place, watch: Watch = unwatched, only: str | None = None) -> Run:
@@ -294,8 +85,13 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
     known = run.manifest.get("models", {}).get(network.name, {})
     if step >= plan.steps and "weights_sha256" in known:
         return
-    model = plan.untrained(network, tokens.vocabulary)
     sequences, held_out = plan.split(tokens)
+    text = (
+        tempered(plan.tempering, plan.alpha, sequences, tokens.vocabulary, plan.batch)
+        if plan.tempering
+        else Tempered(sequences, tokens.counts, tokens.vocabulary, entropy(tokens.counts))
+    )
+    model = plan.untrained(network, text.vocabulary)
     device = find_device(plan.device)
     facts = {
         "kind": network.model,
@@ -303,32 +99,36 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         "treatment": plan.treatment,
         "trained_seed": network.seed,
         "epoch": len(sequences) // plan.batch,
+        "token_entropy": text.entropy,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "initial_weights_sha256": weight_hash(model),
         "device": str(device),
     }
     run.describe("models", {network.name: facts})
+    settings: dict[str, Any] = {
+        "sites": plan.sites,
+        "rank": plan.rank,
+        "every": plan.schedule(),
+        "run": run,
+        "counts": text.counts,
+        "seed": network.seed,
+    }
     lens = Lens(
         model,
-        sites=plan.sites,
-        rank=plan.rank,
-        every=plan.schedule(),
-        run=run,
+        **settings,
         name=network.name,
-        counts=tokens.counts,
         measures=plan.measures,
         updates=plan.updates,
         predict=plan.predict,
-        probe=held_out[:PROBE] if plan.probe else None,
+        probe=text.read(held_out[:PROBE]) if plan.probe else None,
         concepts=tokens.text if plan.concepts else None,
-        seed=network.seed,
         step=step,
         tokens_seen=tokens_seen,
     )
 
     def batch(number: int) -> dict[str, Tensor]:
         choose = draw_in_epochs if plan.in_epochs else draw
-        chosen, generator = choose(sequences, plan.batch, network.seed, number)
+        chosen, generator = choose(text.sequences, plan.batch, network.seed, number)
         made = batch_for(network.kind, chosen, MASK, plan.mask_rate, generator)
         return {name: tensor.to(device) for name, tensor in made.items()}
 
@@ -336,34 +136,24 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         if plan.keep:
             keep_checkpoint(model, plan.kept(run.path, network), step)
         if plan.evaluate:
-            told = Record(
-                model=network.name, step=step, quantity=LOSS, metric=LOSS, variant="held_out", detail=HELD_OUT
-            )
-            loss = held_out_loss(model, network.kind, held_out[:EVALUATED], plan.mask_rate)
-            run.write(f"{network.name}-held-out-{step:08d}", [replace(told, value=loss)])
+            loss = held_out_loss(model, network.kind, text, held_out[:EVALUATED], plan.mask_rate)
+            here = Record(model=network.name, step=step, quantity=LOSS, metric=LOSS, detail=HELD_OUT)
+            run.write(f"{network.name}-held-out-{step:08d}", [replace(here, variant="held_out", value=loss)])
+        if plan.look:
+            copy = plan.untrained(network, text.vocabulary)
+            copy.load_state_dict(model.state_dict())
+            name, seen = null_name(network.name, HELD_OUT), lens.tokens_seen
+            beside = Lens(copy, **settings, name=name, measures=CURVED, step=step, tokens_seen=seen)
+            look(beside, held_out_batch(copy, network.kind, text.read(held_out[:LOOKED_AT]), plan.mask_rate))
 
     penalty = Penalty(model, plan.penalty, plan.strength) if plan.penalty else None
 
     with warnings.catch_warnings():
         # Steps that were measured after the last checkpoint are measured again, to the same numbers.
         warnings.filterwarnings("ignore", message="the training of .* continues at step")
-        train(model, batch, Recipe(plan.steps, plan.learning_rate), lens, checkpoint, watch, before_due, penalty)
+        recipe = Recipe(plan.steps, plan.learning_rate)
+        train(model, batch, recipe, lens, checkpoint, watch, before_due, penalty, text.weights)
     run.describe("models", {network.name: facts | {"weights_sha256": weight_hash(model)}})
-
-
-@torch.no_grad()
-def held_out_loss(model: nn.Module, kind: Kind, sequences: Int[Tensor, "n length"], mask_rate: float) -> float:
-    """Return the loss of a model on sequences, a mean over tokens. Which of them are masked is always the same.
-
-    Args:
-        model: The model, which returns its loss.
-        kind: What it has to predict.
-        sequences: Token ids `(n, length)`.
-        mask_rate: For a masked model, the share of tokens that it has to predict.
-    """
-    generator, device = torch.Generator().manual_seed(0), next(model.parameters()).device
-    batch = batch_for(kind, sequences, MASK, mask_rate, generator)
-    return float(model(**{name: ids.to(device) for name, ids in batch.items()}).loss)
 
 
 TRAIN = Job(

@@ -25,7 +25,8 @@ from tangentlens.runs.progress import Watch
 from tangentlens.runs.run import Run, create_run, is_run, open_run
 from tangentlens.studies.in_hand import NOTHING, InHand
 from tangentlens.studies.subjects import BATCH, Backward, Subject, model_subject
-from tangentlens.studies.train import MADE_BY, Network, TrainPlan
+from tangentlens.studies.train import MADE_BY
+from tangentlens.studies.train_plan import Network, TrainPlan
 from tangentlens.training.loop import Recipe
 from tangentlens.training.objectives import batch_for, draw
 

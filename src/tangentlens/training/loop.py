@@ -8,6 +8,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from tangentlens.errors import InputError
@@ -15,6 +16,7 @@ from tangentlens.lens.lens import Lens
 from tangentlens.runs.progress import Progress, Watch
 from tangentlens.runs.run import Run
 from tangentlens.training.penalty import Penalty
+from tangentlens.training.tempering import weighted_loss
 
 Batches = Callable[[int], Mapping[str, Tensor]]
 
@@ -53,6 +55,7 @@ def train(
     watch: Watch,
     before_due: Callable[[int], None] = lambda step: None,
     penalty: Penalty | None = None,
+    weights: Float[Tensor, "vocabulary"] | None = None,
 ) -> None:
     """Train to the recipe's last step, from the last checkpoint if there is one; the lens decides when to measure.
 
@@ -65,6 +68,8 @@ def train(
         watch: Called with the number of steps done, and the loss as a note.
         before_due: Called with the number of each due step before it begins.
         penalty: What is added to the loss, if anything. The loss that is written is without it.
+        weights: The weight of each token type as a target, for a model that predicts each next token; equal by default.
+            The loss that is written is without them.
     """
     optimizer = checkpoint.restore(model, recipe)
     lens.load_state_dict(checkpoint.state_of("lens"))
@@ -77,13 +82,16 @@ def train(
                 before_due(step)
             for group in optimizer.param_groups:
                 group["lr"] = recipe.rate(step)
-            loss = model(**batches(step)).loss
+            batch = batches(step)
+            output = model(**batch)
+            loss = output.loss
             if not math.isfinite(loss.item()):
                 raise InputError(
                     f"the loss must stay finite, but {lens.name}'s is {loss.item()} at step {step}; lower the learning "
                     f"rate ({recipe.learning_rate}); what was measured before is in {lens.run.path}"
                 )
-            (loss if penalty is None else loss + penalty()).backward()
+            trained = loss if weights is None else weighted_loss(output.logits, batch["labels"], weights)
+            (trained if penalty is None else trained + penalty()).backward()
             nn.utils.clip_grad_norm_(model.parameters(), recipe.clip)
             optimizer.step()
             optimizer.zero_grad()

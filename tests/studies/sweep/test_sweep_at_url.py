@@ -16,7 +16,7 @@ from tangentlens.runs.run import is_run, runs_in
 from tangentlens.studies import JOBS, STUDIES
 from tangentlens.studies.study import Inputs
 from tangentlens.studies.sweep import measuring, run_sweep, sweeping
-from tangentlens.studies.train import TrainPlan
+from tangentlens.studies.train_plan import TrainPlan
 
 
 @pytest.fixture

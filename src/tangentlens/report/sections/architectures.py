@@ -1,4 +1,4 @@
-"""What a part of the network does to its representations: each variation minus the plain network of the same seed."""
+"""What a part of the network does to its representations: each variation minus its baseline of the same seed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,10 @@ from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.judging import Effect
 from tangentlens.statistics.words import Relation, relation
 
+# What is compared with what, where it is not with the plain decoder. An encoder is a masked decoder without the causal
+# mask; a masked decoder is a plain one that learns to predict masked tokens in place of the next one.
+_COMPARED_WITH = {"encoder": "masked decoder"}
+_KINDS = (*VARIATIONS, "masked decoder", "encoder")
 # What may be said of a difference.
 _WORDS: dict[Relation, str] = {
     "above": "higher",
@@ -50,11 +54,11 @@ _COMPARED = {
 
 def _at_sites(records: pl.DataFrame) -> pl.DataFrame:
     """Return the records of variations at their sites at the last step, without massive rows."""
-    if "kind" not in records.columns:
-        # These records do not say whose they are.
+    if "kind" not in records.columns or PLAIN not in records["kind"]:
+        # These records do not say whose they are, or there is nothing to compare with.
         return records.clear().with_columns(kind=pl.lit(""), trained_seed=pl.lit(0))
     chosen = records.filter(
-        pl.col("kind").is_in(list(VARIATIONS)),
+        pl.col("kind").is_in(_KINDS),
         pl.col("null") == "",
         pl.col("treatment") == "",
         pl.col("freq_bin") == ALL_TOKENS,
@@ -67,18 +71,21 @@ def _at_sites(records: pl.DataFrame) -> pl.DataFrame:
 
 
 def differences(records: pl.DataFrame) -> dict[str, dict[str, Interval]]:
-    """Return how each variation differs from the plain network of the same seed, with 95% intervals over seeds."""
+    """Return how each variation differs from its baseline of the same seed, with 95% intervals over seeds."""
     rows = _at_sites(records)
     found: dict[str, dict[str, Interval]] = {}
     for what, (chosen, made, _) in _COMPARED.items():
         values = rows.filter(chosen).group_by("kind", "run", "trained_seed", maintain_order=True).agg(value=made)
-        plain = values.filter(pl.col("kind") == PLAIN).select("run", "trained_seed", plain="value")
-        both = values.join(plain, on=["run", "trained_seed"], maintain_order="left").filter(pl.col("kind") != PLAIN)
-        apart = both.with_columns(apart=pl.col("value") - pl.col("plain")).drop_nulls("apart")
+        baselines = values.select("run", "trained_seed", baseline="kind", expected="value")
+        varied = values.filter(pl.col("kind") != PLAIN).with_columns(
+            baseline=pl.col("kind").replace_strict(_COMPARED_WITH, default=PLAIN)
+        )
+        both = varied.join(baselines, on=["run", "trained_seed", "baseline"], maintain_order="left")
+        apart = both.with_columns(apart=pl.col("value") - pl.col("expected")).drop_nulls("apart")
         for (kind,), of_kind in apart.group_by(["kind"], maintain_order=True):
             if of_kind.height > 1:
                 found.setdefault(str(kind), {})[what] = Effect.of([of_kind["apart"].to_list()]).interval(0.95)
-    return {kind: found[kind] for kind in VARIATIONS if kind in found}
+    return {kind: found[kind] for kind in _KINDS if kind in found}
 
 
 def anisotropy_of_variations(records: pl.DataFrame) -> Figure | None:
@@ -87,14 +94,14 @@ def anisotropy_of_variations(records: pl.DataFrame) -> Figure | None:
     if rows["kind"].n_unique() < 2:
         return None
     plot = go.Figure()
-    for number, kind in enumerate(name for name in VARIATIONS if name in rows["kind"]):
+    for number, kind in enumerate(name for name in _KINDS if name in rows["kind"]):
         line = _over_depth(rows.filter(pl.col("kind") == kind))
         colour = "#6E6E6E" if kind == PLAIN else COLOURS[(number - 1) % len(COLOURS)]
         plot.add_trace(bars(line, "depth", kind, colour, "solid" if number <= len(COLOURS) else "dash"))
     plot.update_xaxes(title_text="depth (0 before the first block, 1 after the last)")
     plot.update_yaxes(title_text="anisotropy")
     found = differences(records)
-    told = [f"{kind} {one['anisotropy']!r}" for kind, one in found.items() if "anisotropy" in one]
+    told = [f"{_named(kind)} {one['anisotropy']!r}" for kind, one in found.items() if "anisotropy" in one]
     title = "Anisotropy over depth; differences from the plain decoder: " + "; ".join(told)
     caption = "Means over seeds at the last step, without massive rows. Bars: 95% intervals over seeds."
     return Figure(title, caption, styled(plot, 460))
@@ -122,11 +129,17 @@ def variation_table(records: pl.DataFrame) -> Iterator[Table]:
     found = differences(records)
     if found:
         rows = [
-            {"variation": kind} | {what: _told(told.get(what), margin) for what, (_, _, margin) in _COMPARED.items()}
+            {"variation": _named(kind)}
+            | {what: _told(told.get(what), margin) for what, (_, _, margin) in _COMPARED.items()}
             for kind, told in found.items()
         ]
         title = "Each variation minus the plain decoder of the same seed, at the last step; 95% intervals over seeds"
         yield Table(title, pl.DataFrame(rows))
+
+
+def _named(kind: str) -> str:
+    """Return what to call a variation, with what it is compared with if that is not the plain decoder."""
+    return f"{kind} (against {_COMPARED_WITH[kind]})" if kind in _COMPARED_WITH else kind
 
 
 def _told(difference: Interval | None, margin: float) -> str:

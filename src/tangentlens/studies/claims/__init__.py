@@ -2,7 +2,7 @@
 
 A new claim is an entry in `CLAIMS`; if none of the numbers in `estimands.py` fits, also a function there. Claims about
 the movement of representations are in `moving.py`, and those about trainings that are changed on purpose in
-`treated.py`.
+`treated.py` and `tempered.py`.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ from tangentlens.studies.claims.estimands import (
     smaller,
 )
 from tangentlens.studies.claims.moving import MOVING
+from tangentlens.studies.claims.tempered import TEMPERED
 from tangentlens.studies.claims.treated import TREATED
 
 _NORMAL = Select("log_ratio", "normal", order=1.0)
@@ -359,4 +360,5 @@ CLAIMS: tuple[Claim, ...] = (
     *MOVING,
     *ARCHITECTURES,
     *TREATED,
+    *TEMPERED,
 )

@@ -1,4 +1,4 @@
-"""Networks whose training was changed on purpose, beside their twins without the change, at equal loss."""
+"""Networks whose training was changed on purpose, beside their twins without the change, at equal loss or steps."""
 
 from __future__ import annotations
 
@@ -38,6 +38,27 @@ def at_equal_loss(select: Select, treatment: str) -> Estimand:
                 ours, other = (_when_reached(losses[one], values[one], level) for one in (network, twin))
                 rows.append({"run": network[0], "network": network[1], "effect": ours - other})
         return effects_of(rows)
+
+    return effect
+
+
+def at_equal_steps(select: Select, treatment: str) -> Estimand:
+    """Return the number of a treated network minus that of its untreated twin, both at their last due step.
+
+    Args:
+        select: The number, averaged over the selected sites.
+        treatment: The treatment.
+    """
+
+    def effect(records: pl.DataFrame) -> pl.DataFrame:
+        values = _curves(by_step(select.rows(records)))
+        return effects_of(
+            [
+                {"run": network[0], "network": network[1], "effect": ours[max(ours)] - other[max(other)]}
+                for network, twin in _twins(records, treatment)
+                if (ours := values.get(network)) and (other := values.get(twin))
+            ]
+        )
 
     return effect
 

@@ -1,0 +1,64 @@
+"""The study of token frequencies: the same networks, trained on flatter distributions made in three ways."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tangentlens.studies.claims.section import LEDGER
+from tangentlens.studies.claims.tempered import JUDGED, TEMPERED
+from tangentlens.studies.frequency_section import FREQUENCIES
+from tangentlens.studies.study import Inputs, Part, Study
+from tangentlens.studies.train import TRAIN
+from tangentlens.studies.train_plan import TrainPlan, at_full_scale
+from tangentlens.training.tempering import WAYS
+
+_SMALL = TrainPlan(
+    models=("decoder",),
+    seeds=3,
+    vocabulary=1024,
+    layers=4,
+    width=96,
+    batch=16,
+    steps=129,
+    held_out=0.1,
+    evaluate=True,
+    look=True,
+    sites="resid:3",
+    rank=8,
+)
+_PLANS = {
+    "smoke": replace(
+        _SMALL, seeds=2, vocabulary=300, length=32, layers=2, width=32, batch=8, steps=3, rank=4, sites=("resid.1",)
+    ),
+    "small": _SMALL,
+    "full": at_full_scale(_SMALL),
+}
+# Powers of token frequencies below 1, with the one that claims are judged at in the middle.
+_ALPHAS = {"smoke": (JUDGED,), "small": (0.75, JUDGED, 0.0), "full": (0.75, JUDGED, 0.0)}
+
+
+def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
+    plain = replace(_PLANS[scale], text=inputs.text, device=inputs.device)
+    return [
+        Part("plain", TRAIN, plain),
+        *(
+            Part(f"{way}-{alpha:g}", TRAIN, replace(plain, tempering=way, alpha=alpha))
+            for way in WAYS
+            for alpha in _ALPHAS[scale]
+        ),
+    ]
+
+
+FREQUENCY = Study(
+    name="frequency",
+    about="Trains decoders on token frequencies p^alpha, made in three ways: what does a flatter distribution change?",
+    claims=tuple(claim.id for claim in TEMPERED),
+    costs={
+        "smoke": "half a minute on two cores",
+        "small": "about 15 minutes on two cores",
+        "full": "50 networks of 100 million parameters; weeks on one GPU (estimated, not measured)",
+    },
+    parts=_parts,
+    sections=(FREQUENCIES, LEDGER),
+)
