@@ -237,7 +237,7 @@ def test_a_look_at_held_out_text_is_told_apart_and_changes_nothing(tmp_path):
     facts = [run.manifest["models"]["decoder"]["weights_sha256"] for run in (alone, looked)]
     assert facts[0] == facts[1]
     assert beside["step"].unique().sort().to_list() == plan.schedule()
-    assert {"anisotropy", "log_ratio", "visible_curvature"} <= set(beside["metric"])
+    assert {"anisotropy", "log_ratio"} <= set(beside["metric"])
     # Its tokens are not those that the network was trained on.
     assert beside.filter(step=3)["tokens_seen"][0] == own.filter(step=3, metric="anisotropy")["tokens_seen"][0]
     shown = read_runs([looked])

@@ -74,9 +74,15 @@ class Relabelling:
         in_last = (end - torch.maximum(last.double(), start)) * density
         totals = torch.zeros(len(n), dtype=torch.float64).index_add_(0, first, in_first)
         totals.index_add_(0, last, in_last.where(last > first, 0.0))
-        found = (start, length, first, last, in_first / totals[first], in_last / totals[last])
-        # Back to the order of the token ids.
-        return cls(*(_placed(values, order) for values in found), size=len(n))
+        return cls(
+            start=_by_id(start, order),
+            length=_by_id(length, order),
+            first=_by_id(first, order),
+            last=_by_id(last, order),
+            part_of_first=_by_id(in_first / totals[first], order),
+            part_of_last=_by_id(in_last / totals[last], order),
+            size=len(n),
+        )
 
     def apply(self, tokens: Int[Tensor, "*shape"], seed: int) -> Int[Tensor, "*shape"]:
         """Return labels of tokens, drawn at random among those of their types."""
@@ -108,6 +114,6 @@ class Relabelling:
         return held.clamp_min(torch.finfo(torch.float64).tiny).log()
 
 
-def _placed(values: Tensor, order: Int[Tensor, "t"]) -> Tensor:
+def _by_id(values: Tensor, order: Int[Tensor, "t"]) -> Tensor:
     """Return values by token id, given those of the ids in `order`."""
     return torch.empty_like(values).index_copy_(0, order, values)
