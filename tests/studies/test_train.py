@@ -229,7 +229,7 @@ def test_a_variation_is_trained_and_goes_on_to_the_same_numbers(tmp_path):
 
 
 def test_a_look_at_held_out_text_is_told_apart_and_changes_nothing(tmp_path):
-    plan = replace(PENALISED, look=True)
+    plan = replace(PENALISED, look="every")
     alone, looked = run_train(PENALISED, tmp_path / "alone"), run_train(plan, tmp_path / "looked")
     beside = looked.records.filter(model="decoder (held-out text)")
     own = looked.records.filter(model="decoder")
@@ -237,9 +237,9 @@ def test_a_look_at_held_out_text_is_told_apart_and_changes_nothing(tmp_path):
     facts = [run.manifest["models"]["decoder"]["weights_sha256"] for run in (alone, looked)]
     assert facts[0] == facts[1]
     assert beside["step"].unique().sort().to_list() == plan.schedule()
-    assert {"anisotropy", "log_ratio"} <= set(beside["metric"])
+    assert {"anisotropy", "log_ratio", "probe_skill"} <= set(beside["metric"])
     # Its tokens are not those that the network was trained on.
-    assert beside.filter(step=3)["tokens_seen"][0] == own.filter(step=3, metric="anisotropy")["tokens_seen"][0]
+    assert beside.filter(step=3)["tokens_seen"].unique().to_list() == [3 * plan.batch * plan.length]
     shown = read_runs([looked])
     assert set(shown.filter(pl.col("null") == "held-out text")["network"]) == {"decoder"}
     # On the same text, the same weights give the same loss.
@@ -281,7 +281,7 @@ def test_targets_are_weighted_in_training_and_not_in_the_loss_that_is_told(tmp_p
         ({"penalty": "cosin", "strength": 0.1}, "did you mean cosine"),
         ({"strength": 0.1}, "a strength needs a penalty, but is 0.1 without one"),
         ({"evaluate": True, "held_out": 0.0}, "evaluation needs held-out text"),
-        ({"look": True, "held_out": 0.0}, "evaluation needs held-out text"),
+        ({"look": "last", "held_out": 0.0}, "evaluation needs held-out text"),
         ({"alpha": 0.5}, "an alpha needs a tempering, but is 0.5 without one"),
         ({"models": ("decoder",), "tempering": "relabeled", "alpha": 0.5}, "did you mean relabelled"),
         ({"models": ("encoder",), "tempering": "relabelled", "alpha": 0.5}, "predict each next token"),

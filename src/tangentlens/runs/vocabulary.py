@@ -35,6 +35,8 @@ NULLS = ("untrained", "shuffled labels")
 PROXY = "proxy"
 # The detail of a loss that is not that of a training batch.
 HELD_OUT = "held-out text"
+# How well a linear probe reads something off frozen activations.
+PROBE_SKILL = "probe_skill"
 # The part of a number that the top 1% of rows or tokens hold.
 HELD_BY_TOP = "held_by_top"
 # The variant of gradients' anisotropy.
@@ -140,6 +142,7 @@ _OTHERS = (
     Metric("visible_curvature_fell", "share of draws in which visible curvature fell with every step of alpha"),
     Metric("frequency_distance_correlation", "rank correlation of frequency with distance", "anchors and types"),
     Metric("normal_share", "share of a patch's variance outside its tangent plane", "anchors"),
+    Metric(PROBE_SKILL, "skill of a linear probe: 0 by chance, 1 without an error", "sequences"),
     Metric("tangent_gap", "least variance in the tangent plane over the most outside"),
     Metric("resolved", "1 if tangent planes stand out from noise"),
     Metric("overlap", "overlap of a subspace with that of the checkpoint before: 1 if it has not turned"),

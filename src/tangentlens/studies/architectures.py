@@ -21,6 +21,7 @@ _SMALL = TrainPlan(
     batch=16,
     held_out=0.1,
     evaluate=True,
+    look="last",
     rank=8,
 )
 _PLANS = {

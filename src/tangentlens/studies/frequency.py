@@ -23,7 +23,7 @@ _SMALL = TrainPlan(
     steps=129,
     held_out=0.1,
     evaluate=True,
-    look=True,
+    look="every",
     sites="resid:3",
     rank=8,
 )

@@ -22,6 +22,7 @@ _SMALL = TrainPlan(
     batch=16,
     held_out=0.1,
     evaluate=True,
+    look="last",
     sites="resid:3",
     rank=8,
 )

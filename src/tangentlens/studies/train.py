@@ -24,6 +24,7 @@ from tangentlens.runs.run import Run, create_run
 from tangentlens.runs.vocabulary import HELD_OUT, LOSS, null_name
 from tangentlens.studies.held_out import EVALUATED, LOOKED_AT, held_out_batch, held_out_loss, look
 from tangentlens.studies.job import Job
+from tangentlens.studies.probes import probe_records, tasks
 from tangentlens.studies.train_plan import Network, TrainPlan
 from tangentlens.training.loop import Recipe, train
 from tangentlens.training.objectives import batch_for, draw, draw_in_epochs
@@ -36,7 +37,7 @@ MADE_BY = (NAME, "demo")
 # Sequences of held-out text on which the movement of representations is measured.
 PROBE = 64
 # What is measured on held-out text beyond what a lens always measures.
-CURVED = ("visible_curvature",)
+LOOKED_FOR = ("visible_curvature", "manifold_entropy")
 
 
 def run_train(plan: TrainPlan, out: str | Place, watch: Watch = unwatched, only: str | None = None) -> Run:
@@ -139,12 +140,14 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
             loss = held_out_loss(model, network.kind, text, held_out[:EVALUATED], plan.mask_rate)
             here = Record(model=network.name, step=step, quantity=LOSS, metric=LOSS, detail=HELD_OUT)
             run.write(f"{network.name}-held-out-{step:08d}", [replace(here, variant="held_out", value=loss)])
-        if plan.look:
+        if plan.looks_at(step):
             copy = plan.untrained(network, text.vocabulary)
             copy.load_state_dict(model.state_dict())
-            name, seen = null_name(network.name, HELD_OUT), lens.tokens_seen
-            beside = Lens(copy, **settings, name=name, measures=CURVED, step=step, tokens_seen=seen)
-            look(beside, held_out_batch(copy, network.kind, text.read(held_out[:LOOKED_AT]), plan.mask_rate))
+            name, seen, shown = null_name(network.name, HELD_OUT), lens.tokens_seen, held_out[:LOOKED_AT]
+            beside = Lens(copy, **settings, name=name, measures=LOOKED_FOR, step=step, tokens_seen=seen)
+            look(beside, held_out_batch(copy, network.kind, text.read(shown), plan.mask_rate))
+            here, asked = Record(model=name, step=step, tokens_seen=seen), tasks(shown, tokens.text, tokens.counts)
+            run.write(f"{name}-probes-{step:08d}", probe_records(here, copy, plan.sites, text.read(shown), asked))
 
     penalty = Penalty(model, plan.penalty, plan.strength) if plan.penalty else None
 

@@ -58,7 +58,8 @@ class TrainPlan:
         concepts: Whether to put concepts into words.
         keep: Whether to keep the weights of every due step, as it begins, for a sweep.
         evaluate: Whether to write the loss on held-out text at every due step, as it begins.
-        look: Whether to measure each network on held-out text too, at every due step, as it begins.
+        look: When to measure each network on held-out text too, with probes: at the `last` due step, at `every` one, as
+            they begin, or never (empty).
         penalty: The name of a regulariser whose penalty is added to the loss; empty for none.
         strength: The strength of the penalty.
         tempering: How token frequencies p are made p^alpha, one of `WAYS`; empty if they are left as they are.
@@ -92,7 +93,7 @@ class TrainPlan:
     device: str = AUTO
     keep: bool = False
     evaluate: bool = False
-    look: bool = False
+    look: Literal["", "last", "every"] = ""
     penalty: str = ""
     strength: float = 0.0
     tempering: str = ""
@@ -165,6 +166,10 @@ class TrainPlan:
         """Return the sequences to train on and those that are held out."""
         kept = len(tokens.sequences) - int(self.held_out * len(tokens.sequences))
         return tokens.sequences[:kept], tokens.sequences[kept:]
+
+    def looks_at(self, step: int) -> bool:
+        """Return whether to measure networks on held-out text at a due step."""
+        return self.look == "every" or (self.look == "last" and step == self.steps - 1)
 
     def epoch(self) -> int:
         """Return the number of steps in which every sequence to train on is seen once."""
