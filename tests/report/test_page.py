@@ -101,12 +101,18 @@ def varied(tmp_path_factory):
             name = f"{kind} {treatment} {seed}"
             facts = {"kind": kind, "treatment": treatment, "family": f"{kind} {treatment}, one", "trained_seed": seed}
             run.describe("models", {name: facts | {"weights_sha256": name}})
-            about = {"model": name, "step": 4}
-            loss = cell("loss", 3.0 + seed, quantity="loss", site="", variant="held_out", **about)
-            places = [{"site": f"resid.{i}", "depth": i / 2, **about} for i in range(3)]
-            shape = [cell("anisotropy", 0.1 * seed, quantity="activation", **place) for place in places]
-            beside = [replace(record, model=f"{name} (held-out text)") for record in shape]
-            run.write(name, [loss, *shape, *beside])
+            for step in (1, 4):
+                about = {"model": name, "step": step}
+                loss = 3.0 + seed + len(name) / 7 - step / 5
+                told = [cell("loss", loss, quantity="loss", site="", variant="held_out", **about)]
+                for place in (
+                    {"site": f"resid.{i}", "depth": i / 2, "quantity": "activation", **about} for i in range(3)
+                ):
+                    shape = cell("anisotropy", 0.1 * seed + len(name) ** 2 % 7, **place)
+                    beside = {**place, "model": f"{name} (held-out text)"}
+                    skill = cell("probe_skill", len(name) % 5 / 5, variant="token class", **beside)
+                    told += [shape, replace(shape, model=beside["model"]), skill]
+                run.write(f"{name}-{step}", told)
     return run
 
 

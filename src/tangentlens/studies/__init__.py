@@ -9,6 +9,8 @@ from tangentlens.studies.architectures import ARCHITECTURES
 from tangentlens.studies.audit import AUDIT
 from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.demo import DEMO
+from tangentlens.studies.downstream import DOWNSTREAM
+from tangentlens.studies.downstream_section import PROBES
 from tangentlens.studies.finished_models import FINISHED_MODELS
 from tangentlens.studies.frequency import FREQUENCY
 from tangentlens.studies.frequency_section import FREQUENCIES
@@ -22,11 +24,28 @@ from tangentlens.studies.sweep import SWEEP
 from tangentlens.studies.tangent import TEST
 from tangentlens.studies.train import TRAIN
 from tangentlens.studies.visibility import VISIBILITY
+from tangentlens.studies.warning_section import WARNINGS
 
 JOBS: dict[str, Job] = {job.name: job for job in (TRAIN, PROFILE, TEST, AUDIT, VISIBILITY, SWEEP)}
 STUDIES: dict[str, Study] = {
     study.name: study
-    for study in (DEMO, LEARNING_DYNAMICS, SHAPE_OF_LEARNING, FINISHED_MODELS, REGULARISERS, ARCHITECTURES, FREQUENCY)
+    for study in (
+        DEMO,
+        LEARNING_DYNAMICS,
+        SHAPE_OF_LEARNING,
+        FINISHED_MODELS,
+        REGULARISERS,
+        ARCHITECTURES,
+        FREQUENCY,
+        DOWNSTREAM,
+    )
 }
 # Everything that a report can say.
-SECTIONS = (LEDGER, *COMMON, FREQUENCIES, *(job.section for job in JOBS.values() if job.section is not None))
+SECTIONS = (
+    LEDGER,
+    *COMMON,
+    FREQUENCIES,
+    PROBES,
+    WARNINGS,
+    *(job.section for job in JOBS.values() if job.section is not None),
+)

@@ -2,7 +2,7 @@
 
 A new claim is an entry in `CLAIMS`; if none of the numbers in `estimands.py` fits, also a function there. Claims about
 the movement of representations are in `moving.py`, and those about trainings that are changed on purpose in
-`treated.py` and `tempered.py`.
+`treated.py` and `tempered.py`; those about probes are in `downstream.py`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ from tangentlens.studies.claims.claim import (
     Claim,
     Needs,
 )
+from tangentlens.studies.claims.downstream import DOWNSTREAM
 from tangentlens.studies.claims.estimands import (
     EARLY,
     Select,
@@ -361,4 +362,5 @@ CLAIMS: tuple[Claim, ...] = (
     *ARCHITECTURES,
     *TREATED,
     *TEMPERED,
+    *DOWNSTREAM,
 )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import polars as pl
 
 from tangentlens.report.reading import IS_PROXY, without_massive
@@ -18,6 +19,7 @@ from tangentlens.runs.vocabulary import (
     MOVEMENT,
     WITHOUT_MASSIVE,
 )
+from tangentlens.statistics.correlation import partial_spearman, spearman
 from tangentlens.statistics.emergence import Emergence, emergence
 from tangentlens.studies.claims.claim import Estimand
 
@@ -44,7 +46,7 @@ class Select:
 
     Attributes:
         metric: The metric.
-        variant: The subspace or variant; `proxy` is the proxy, whichever it is.
+        variant: The subspace or variant; `proxy` is the proxy, whichever it is; None for any variant.
         quantity: What was measured.
         order: The order of the share.
         site: A site; None for all sites but the mean over sites.
@@ -54,7 +56,7 @@ class Select:
     """
 
     metric: str
-    variant: str = ""
+    variant: str | None = ""
     quantity: str = GRADIENT
     order: float | None = None
     site: str | None = MEAN_SITE
@@ -64,12 +66,13 @@ class Select:
 
     def rows(self, records: pl.DataFrame) -> pl.DataFrame:
         """Return the records that are meant, with a finite value."""
+        variant = pl.lit(True) if self.variant is None else pl.col("variant") == self.variant
         chosen = records.filter(
             pl.col("metric") == self.metric,
             pl.col("quantity") == self.quantity,
             pl.col("freq_bin") == self.freq_bin,
             pl.col("null") == self.null,
-            IS_PROXY if self.variant == "proxy" else pl.col("variant") == self.variant,
+            IS_PROXY if self.variant == "proxy" else variant,
             pl.col("site") != MEAN_SITE if self.site is None else pl.col("site") == self.site,
             pl.col("value").is_finite(),
         )
@@ -154,17 +157,40 @@ def rank_correlation(one: Select, other: Select) -> Estimand:
     """Return Spearman's correlation over the due steps of two numbers, each averaged over the selected sites."""
 
     def effect(records: pl.DataFrame) -> pl.DataFrame:
-        first, second = (by_step(select.rows(records)) for select in (one, other))
-        both = first.join(second, on=[*NETWORK, "step"], suffix="_other")
-        correlation = pl.corr("value", "value_other", method="spearman")
-        return (
-            both.filter(pl.len().over(NETWORK) > 3)
-            .group_by(NETWORK, maintain_order=True)
-            .agg(effect=correlation)
-            .filter(pl.col("effect").is_finite())
-        )
+        return _of_steps(records, (one, other), spearman)
 
     return effect
+
+
+def change_correlation(one: Select, other: Select, given: Select) -> Estimand:
+    """Return the rank correlation of the changes of two numbers between due steps, given those of a third.
+
+    All numbers of a training may rise or fall throughout, and then the ranks of one tell those of all others. Changes
+    from one due step to the next need not agree.
+    """
+
+    def changes(*numbers: np.ndarray) -> float:
+        return partial_spearman(*(np.diff(number) for number in numbers))
+
+    def effect(records: pl.DataFrame) -> pl.DataFrame:
+        return _of_steps(records, (one, other, given), changes)
+
+    return effect
+
+
+def _of_steps(records: pl.DataFrame, selected: Sequence[Select], correlation: Callable[..., float]) -> pl.DataFrame:
+    """Return a correlation over the due steps of each network that have all numbers; of networks with enough steps."""
+    joined: pl.DataFrame | None = None
+    names = [f"number {place}" for place in range(len(selected))]
+    for name, select in zip(names, selected, strict=True):
+        number = by_step(select.rows(records)).select(*NETWORK, "step", pl.col("value").alias(name))
+        joined = number if joined is None else joined.join(number, on=[*NETWORK, "step"], maintain_order="left")
+    rows: list[dict[str, object]] = []
+    for (run, network), steps in () if joined is None else joined.group_by(NETWORK, maintain_order=True):
+        found = correlation(*(steps[name].to_numpy() for name in names)) if steps.height > 3 else math.nan
+        if math.isfinite(found):
+            rows.append({"run": run, "network": network, "effect": found})
+    return effects_of(rows)
 
 
 def bell(kind: str | None, rows: str) -> Estimand:

@@ -1,0 +1,64 @@
+"""The study of what geometry tells: of probes on frozen activations, and of the loss at the end of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from tangentlens.studies.claims.downstream import DOWNSTREAM as CLAIMED
+from tangentlens.studies.claims.section import LEDGER
+from tangentlens.studies.downstream_section import PROBES
+from tangentlens.studies.study import Inputs, Part, Study
+from tangentlens.studies.train import TRAIN
+from tangentlens.studies.train_plan import TrainPlan, at_full_scale
+from tangentlens.studies.warning_section import WARNINGS
+
+_SMALL = TrainPlan(
+    models=("decoder",),
+    seeds=3,
+    vocabulary=1024,
+    layers=4,
+    width=96,
+    batch=16,
+    steps=129,
+    held_out=0.1,
+    evaluate=True,
+    look="every",
+    sites="resid:3",
+    rank=8,
+)
+_PLANS = {
+    "smoke": replace(
+        _SMALL, seeds=2, vocabulary=300, length=32, layers=2, width=32, batch=8, steps=9, rank=4, sites=("resid.1",)
+    ),
+    "small": _SMALL,
+    "full": at_full_scale(_SMALL),
+}
+# Multiples of the learning rate, from far too low to far too high, so that trainings end well and badly.
+_RATES = {
+    "smoke": (0.1, 1.0, 10.0),
+    "small": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+    "full": (0.1, 0.3, 1.0, 3.0, 10.0, 30.0),
+}
+
+
+def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
+    plan = replace(_PLANS[scale], text=inputs.text, device=inputs.device)
+    return [
+        Part(f"rate-{times:g}", TRAIN, replace(plan, learning_rate=times * plan.learning_rate))
+        for times in _RATES[scale]
+    ]
+
+
+DOWNSTREAM = Study(
+    name="downstream",
+    about="Trains decoders at good and bad learning rates: what does geometry tell of probes, and of the end?",
+    claims=tuple(claim.id for claim in CLAIMED),
+    costs={
+        "smoke": "half a minute on two cores",
+        "small": "about 10 minutes on two cores",
+        "full": "30 networks of 100 million parameters; weeks on one GPU (estimated, not measured)",
+    },
+    parts=_parts,
+    sections=(PROBES, WARNINGS, LEDGER),
+)
