@@ -14,11 +14,13 @@ from tangentlens.alignment.share import share
 from tangentlens.alignment.tangent_result import TangentTest
 from tangentlens.alignment.tangent_test import tangent_test
 from tangentlens.corpora.counts import TokenCounts
+from tangentlens.corpora.relabel import Relabelling
 from tangentlens.errors import InputError
 from tangentlens.geometry import manifolds
 from tangentlens.geometry.curvature.local_geometry import LocalGeometry, local_geometry
 from tangentlens.geometry.dimension.entropy import ManifoldEntropy, manifold_entropy
 from tangentlens.geometry.dimension.intrinsic import IntrinsicDimension, intrinsic_dimension
+from tangentlens.geometry.linear_probe import LinearProbe, linear_probe
 from tangentlens.geometry.massive import MassiveRows, massive_rows
 from tangentlens.geometry.moments import Moments
 from tangentlens.geometry.spectrum.alpha_req import alpha_req
@@ -68,6 +70,7 @@ __all__ = [
     "Interval",
     "IntrinsicDimension",
     "Lens",
+    "LinearProbe",
     "LocalAnisotropy",
     "LocalGeometry",
     "ManifoldEntropy",
@@ -75,6 +78,7 @@ __all__ = [
     "Moments",
     "Movement",
     "Penalty",
+    "Relabelling",
     "Run",
     "SemiNMF",
     "Subspace",
@@ -91,6 +95,7 @@ __all__ = [
     "holm",
     "intrinsic_dimension",
     "isoscore",
+    "linear_probe",
     "local_anisotropy",
     "local_geometry",
     "log_steps",

@@ -14,6 +14,7 @@ from tangentlens.studies.claims import CLAIMS
 from tangentlens.studies.claims.ledger import FINISHED, TRAINED, ledger
 from tangentlens.studies.claims.page import write_page
 from tangentlens.studies.claims.section import ledger_figure
+from tangentlens.training.tempering import WAYS
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
 SITES = {"resid.0": 0.0, "resid.1": 0.25, "resid.2": 0.5, "resid.3": 0.75, "resid.4": 1.0}
@@ -36,14 +37,25 @@ def bell(about, height, base=0.3):
     return at_sites(replace(about, quantity="activation", metric="anisotropy"), (base, base, base + height, base, base))
 
 
-def at_losses(about, course):
-    """The loss on held-out text and the anisotropy at some steps."""
+def at_losses(claim, about, course):
+    """The loss on held-out text at some steps, and the number that the claim compares."""
     loss = replace(about, quantity="loss", metric="loss", variant="held_out", detail="held-out text")
-    anisotropy = replace(about, quantity="activation", metric="anisotropy")
+    number = replace(about, quantity="activation", metric="anisotropy")
+    if claim.id[0] == "8":
+        number = replace(number, model=f"{about.model} (held-out text)")
+    if claim.id in ("8d", "8e", "8f"):
+        number = replace(number, quantity="gradient", metric="log_ratio", variant="random", order=1.0)
     records = [replace(loss, step=step, value=value) for step, (value, _) in course.items()]
     for step, (_, value) in course.items():
-        records += at_sites(replace(anisotropy, step=step), [value] * len(SITES))
+        records += at_sites(replace(number, step=step), [value] * len(SITES))
     return records
+
+
+def treatment_of(claim):
+    """What a claim says that was done to the training, as its estimand looks for it."""
+    if claim.id[0] == "8":
+        return next(way for way in WAYS if way in claim.effect) + " 0.5"
+    return claim.effect.split("`")[1] + " 0.3"
 
 
 def planted(claim, effect, network):
@@ -126,8 +138,23 @@ def planted(claim, effect, network):
     if key.startswith("27"):
         control = {"27a": "random", "27b": "pca", "27c": "covariance"}[key]
         return [replace(mean, quantity="movement", variant=control, step=s, value=effect) for s in STEPS[1:]]
-    if key.startswith("17"):
-        return at_losses(about, {8: (3.0, 0.5), 64: (2.0, 0.5 + effect)})
+    if claim.of_treated:
+        return at_losses(claim, about, {8: (3.0, 0.5), 64: (2.0, 0.5 + effect)})
+    if key in ("19a", "19b"):
+        # Levels that only rise or fall, and changes that agree with those of the skill and not with those of the loss.
+        changes, of_loss = (1, 3, 2, 5, 4, 7, 6), (-2, -1, -3, -7, -5, -4, -6)
+        one = replace(about, model=f"{network} (held-out text)", quantity="activation", site="resid.2")
+        loss = replace(about, quantity="loss", metric="loss", variant="held_out")
+        courses = (
+            (replace(one, metric="anisotropy"), 1, changes),
+            (replace(one, metric="probe_skill", variant="token class"), effect, changes),
+            (loss, 1, of_loss),
+        )
+        return [
+            replace(record, step=step, value=float(sign * sum(course[:place])))
+            for record, sign, course in courses
+            for place, step in enumerate(STEPS)
+        ]
     early = key == "28a"
     growth = replace(
         mean, quantity="movement", metric="growth_log_ratio", variant="semi_nmf", detail="proxy", order=None
@@ -137,7 +164,7 @@ def planted(claim, effect, network):
 
 def effects_of(claim, outcome):
     """Return effects of four networks far on one side of the margin, far on the other, or around it."""
-    if claim.id == "20":
+    if claim.id in ("19a", "19b", "20"):
         return {"supported": [-1.0] * 4, "refuted": [1.0] * 4, "inconclusive": [-1.0, 1.0, -1.0, 1.0]}[outcome]
     if claim.id == "4a":
         return {"supported": [-6.0] * 4, "refuted": [-1.0] * 4, "inconclusive": [-6.0, -1.0, -6.0, -1.0]}[outcome]
@@ -174,16 +201,16 @@ def write_run(path, claim, effects):
                 "weights_sha256": f"twin{seed}",
             }
             records += bell(Record(model=twin, step=STEPS[-1]), 0.0)
-        if claim.id.startswith("17"):
-            models[name] |= {"family": f"{kind} treated, a recipe", "treatment": claim.effect.split("`")[1] + " 0.3"}
+        if claim.of_treated:
+            models[name] |= {"family": f"{kind} treated, a recipe", "treatment": treatment_of(claim)}
             twin = f"twin-{seed}"
             models[twin] = models[name] | {
                 "family": f"{kind}, a recipe",
                 "treatment": "",
                 "weights_sha256": f"twin{seed}",
             }
-            # It comes to a lower loss, and goes through that of the treated network where its anisotropy is 0.5.
-            records += at_losses(Record(model=twin), {8: (3.0, 0.9), 32: (2.5, 0.7), 64: (1.5, 0.3)})
+            # It comes to a lower loss, and goes through that of the treated network where the number is 0.5.
+            records += at_losses(claim, Record(model=twin), {8: (3.0, 0.9), 32: (2.5, 0.7), 64: (1.5, 0.3)})
     run.write("planted", records)
     run.describe("models", models)
     return run
