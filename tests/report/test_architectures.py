@@ -62,6 +62,13 @@ def test_each_cell_says_what_its_interval_allows(records):
     assert told["LSTM"].endswith("no difference that matters")
 
 
+def test_the_title_tells_what_is_decided(records):
+    title = anisotropy_of_variations(records).title
+    assert "higher: post-norm 0.103 [" in title
+    assert "lower: encoder (against masked decoder) -0.13" in title
+    assert title.endswith("no difference that matters: 1")
+
+
 def test_profiles_are_means_over_seeds(records):
     plot = anisotropy_of_variations(records).plot
     lines = {trace.name: trace for trace in plot.data}

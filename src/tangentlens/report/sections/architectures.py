@@ -100,11 +100,21 @@ def anisotropy_of_variations(records: pl.DataFrame) -> Figure | None:
         plot.add_trace(bars(line, "depth", kind, colour, "solid" if number <= len(COLOURS) else "dash"))
     plot.update_xaxes(title_text="depth (0 before the first block, 1 after the last)")
     plot.update_yaxes(title_text="anisotropy")
-    found = differences(records)
-    told = [f"{_named(kind)} {one['anisotropy']!r}" for kind, one in found.items() if "anisotropy" in one]
-    title = "Anisotropy over depth; differences from the plain decoder: " + "; ".join(told)
+    title = f"Anisotropy over depth, beside that of the plain decoder: {_compared(differences(records))}"
     caption = "Means over seeds at the last step, without massive rows. Bars: 95% intervals over seeds."
     return Figure(title, caption, styled(plot, 460))
+
+
+def _compared(found: dict[str, dict[str, Interval]]) -> str:
+    """Return which variations have a higher or lower anisotropy, and how many are not decided."""
+    margin = _COMPARED["anisotropy"][2]
+    told: dict[str, list[str]] = {}
+    for kind, one in found.items():
+        if "anisotropy" in one:
+            word = _WORDS[relation(one["anisotropy"], margin=margin)]
+            told.setdefault(word, []).append(f"{_named(kind)} {one['anisotropy']!r}")
+    decided = [f"{word}: {', '.join(told.pop(word))}" for word in ("higher", "lower") if word in told]
+    return "; ".join([*decided, *(f"{word}: {len(kinds)}" for word, kinds in told.items())]) or "not compared"
 
 
 def _over_depth(rows: pl.DataFrame) -> pl.DataFrame:
