@@ -14,6 +14,15 @@ Relation = Literal["above", "below", "equivalent", "undecided", "no interval"]
 # Two shares count as equivalent if the whole interval of their ratio lies within 5% of 1.
 EQUIVALENT = math.log(1.05)
 
+# What may be said of a difference, given the margin below which none matters.
+DIFFERENCE: dict[Relation, str] = {
+    "above": "higher",
+    "below": "lower",
+    "equivalent": "no difference that matters",
+    "undecided": "not decided",
+    "no interval": "not compared",
+}
+
 WORDS: dict[Relation, str] = {
     "above": "significantly above",
     "below": "significantly below",

@@ -10,7 +10,17 @@ from tangentlens.studies.train import TRAIN
 from tangentlens.studies.train_plan import TrainPlan
 
 _PLANS = {
-    "smoke": TrainPlan(vocabulary=512, length=16, layers=2, width=32, batch=16, steps=3, rank=4, concepts=True),
+    "smoke": TrainPlan(
+        vocabulary=512,
+        length=16,
+        layers=2,
+        width=32,
+        batch=16,
+        steps=3,
+        rank=4,
+        sites=("resid.1",),
+        concepts=True,
+    ),
     "small": TrainPlan(concepts=True),
 }
 

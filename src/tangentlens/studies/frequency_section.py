@@ -11,7 +11,7 @@ from tangentlens.report.contents import Figure, Section, Table
 from tangentlens.report.drawing import COLOURS, bars, styled
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.judging import Effect
-from tangentlens.statistics.words import Relation, relation
+from tangentlens.statistics.words import DIFFERENCE, relation
 from tangentlens.studies.claims.claim import ANISOTROPY_MARGIN, RATIO_MARGIN
 from tangentlens.studies.claims.tempered import ANISOTROPY, CURVATURE, ENRICHMENT, JUDGED
 from tangentlens.studies.claims.twins import HELD_OUT_LOSS, at_equal_loss, at_equal_steps
@@ -25,13 +25,6 @@ _COMPARED = {
 }
 _LOSS = "loss on held-out text"
 _WHEN = {"equal steps": at_equal_steps, "equal loss": at_equal_loss}
-_WORDS: dict[Relation, str] = {
-    "above": "higher",
-    "below": "lower",
-    "equivalent": "no difference that matters",
-    "undecided": "not decided",
-    "no interval": "not compared",
-}
 
 Differences = Mapping[tuple[str, str, float], Interval]
 
@@ -104,9 +97,9 @@ def _title(found: Differences) -> str:
     at = {way: one for (_, way, alpha), one in found.items() if alpha == JUDGED}
     told = {way: relation(one, margin=ANISOTROPY_MARGIN) for way, one in at.items()}
     if len(set(told.values())) == 1 and "undecided" not in told.values():
-        agree = f"all agree that it is {_WORDS[next(iter(told.values()))]}"
+        agree = f"all agree that it is {DIFFERENCE[next(iter(told.values()))]}"
     else:
-        agree = "; ".join(f"{way}: {_WORDS[one]}" for way, one in told.items())
+        agree = "; ".join(f"{way}: {DIFFERENCE[one]}" for way, one in told.items())
     values = ", ".join(f"{way} {one!r}" for way, one in at.items())
     return f"Anisotropy at equal loss and alpha {JUDGED:g} minus that of twins: {values} ({agree})"
 
@@ -131,7 +124,7 @@ def frequency_table(records: pl.DataFrame) -> Iterator[Table]:
             for row in rows:
                 way, _, alpha = row["tokens"].rpartition(" ")
                 one = found.get((when, way, float(alpha))) if way in WAYS else None
-                row[f"{what}, {when}"] = "" if one is None else f"{one!r}, {_WORDS[relation(one, margin=margin)]}"
+                row[f"{what}, {when}"] = "" if one is None else f"{one!r}, {DIFFERENCE[relation(one, margin=margin)]}"
     title = "Networks on tempered token frequencies minus their twins, on held-out text; 95% intervals over seeds"
     yield Table(title, pl.DataFrame(rows))
 

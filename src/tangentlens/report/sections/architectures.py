@@ -15,20 +15,12 @@ from tangentlens.report.reading import without_massive
 from tangentlens.runs.vocabulary import ACTIVATION, ALL_TOKENS, GRADIENT, MEAN_SITE
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.judging import Effect
-from tangentlens.statistics.words import Relation, relation
+from tangentlens.statistics.words import DIFFERENCE, relation
 
 # What is compared with what, where it is not with the plain decoder. An encoder is a masked decoder without the causal
 # mask; a masked decoder is a plain one that learns to predict masked tokens in place of the next one.
 _COMPARED_WITH = {"encoder": "masked decoder"}
 _KINDS = (*VARIATIONS, "masked decoder", "encoder")
-# What may be said of a difference.
-_WORDS: dict[Relation, str] = {
-    "above": "higher",
-    "below": "lower",
-    "equivalent": "no difference that matters",
-    "undecided": "not decided",
-    "no interval": "not compared",
-}
 _ANISOTROPY = (pl.col("metric") == "anisotropy") & (pl.col("quantity") == ACTIVATION)
 _MIDDLE = pl.col("depth").is_between(1 / 3, 2 / 3)
 _ENDS = pl.max_horizontal(pl.col("value").sort_by("depth").first(), pl.col("value").sort_by("depth").last())
@@ -111,7 +103,7 @@ def _compared(found: dict[str, dict[str, Interval]]) -> str:
     told: dict[str, list[str]] = {}
     for kind, one in found.items():
         if "anisotropy" in one:
-            word = _WORDS[relation(one["anisotropy"], margin=margin)]
+            word = DIFFERENCE[relation(one["anisotropy"], margin=margin)]
             told.setdefault(word, []).append(f"{_named(kind)} {one['anisotropy']!r}")
     decided = [f"{word}: {', '.join(told.pop(word))}" for word in ("higher", "lower") if word in told]
     return "; ".join([*decided, *(f"{word}: {len(kinds)}" for word, kinds in told.items())]) or "not compared"
@@ -153,7 +145,7 @@ def _named(kind: str) -> str:
 
 
 def _told(difference: Interval | None, margin: float) -> str:
-    return "" if difference is None else f"{difference!r}, {_WORDS[relation(difference, margin=margin)]}"
+    return "" if difference is None else f"{difference!r}, {DIFFERENCE[relation(difference, margin=margin)]}"
 
 
 ABLATIONS = Section(
