@@ -10,30 +10,9 @@ from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.downstream_section import PROBES
 from tangentlens.studies.study import Inputs, Part, Study
 from tangentlens.studies.train import TRAIN
-from tangentlens.studies.train_plan import TrainPlan, at_full_scale
+from tangentlens.studies.train_plan import many_decoders
 from tangentlens.studies.warning_section import WARNINGS
 
-_SMALL = TrainPlan(
-    models=("decoder",),
-    seeds=3,
-    vocabulary=1024,
-    layers=4,
-    width=96,
-    batch=16,
-    steps=129,
-    held_out=0.1,
-    evaluate=True,
-    look="every",
-    sites="resid:3",
-    rank=8,
-)
-_PLANS = {
-    "smoke": replace(
-        _SMALL, seeds=2, vocabulary=300, length=32, layers=2, width=32, batch=8, steps=9, rank=4, sites=("resid.1",)
-    ),
-    "small": _SMALL,
-    "full": at_full_scale(_SMALL),
-}
 # Multiples of the learning rate, from far too low to far too high, so that trainings end well and badly.
 _RATES = {
     "smoke": (0.1, 1.0, 10.0),
@@ -43,7 +22,9 @@ _RATES = {
 
 
 def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
-    plan = replace(_PLANS[scale], text=inputs.text, device=inputs.device)
+    plan = replace(many_decoders()[scale], text=inputs.text, device=inputs.device)
+    # A correlation over due steps needs some of them.
+    plan = replace(plan, steps=max(plan.steps, 9))
     return [
         Part(f"rate-{times:g}", TRAIN, replace(plan, learning_rate=times * plan.learning_rate))
         for times in _RATES[scale]

@@ -233,6 +233,30 @@ def at_full_scale(plan: TrainPlan) -> TrainPlan:
     )
 
 
+def many_decoders() -> dict[str, TrainPlan]:
+    """Return plans for a study of very many decoders, by scale: short trainings, looked at on held-out text."""
+    small = TrainPlan(
+        models=("decoder",),
+        seeds=3,
+        vocabulary=1024,
+        layers=4,
+        width=96,
+        batch=16,
+        steps=129,
+        held_out=0.1,
+        evaluate=True,
+        look="every",
+        sites="resid:3",
+        rank=8,
+    )
+    smoke = replace(small, seeds=2, vocabulary=300, length=32, layers=2, width=32, batch=8, steps=3, rank=4)
+    return {
+        "smoke": replace(smoke, sites=("resid.1",)),
+        "small": small,
+        "full": at_full_scale(small),
+    }
+
+
 @dataclass(frozen=True)
 class Network:
     """A network of a training.
