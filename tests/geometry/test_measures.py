@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from tangentlens import intrinsic_dimension, manifold_entropy, manifolds
+from tangentlens import intrinsic_dimension, local_geometry, manifold_entropy, manifolds
 from tangentlens.geometry import neighbours
 from tangentlens.geometry.dimension.intrinsic import Estimation
 from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
@@ -78,3 +78,12 @@ def test_equal_rows_may_be_left_out_one_by_one():
     assert left.rows.flatten().tolist() == [0, 1, 3]
     assert left.n_duplicates == 0
     assert around.among(torch.tensor([True, True, True, False])).n_duplicates == 1
+
+
+def test_visible_curvature_is_that_of_the_local_geometry(generator):
+    """On a sphere of dimension 6 and radius 2."""
+    rows = torch.nn.functional.normalize(torch.randn(600, 7, generator=generator, dtype=torch.float64), dim=1) * 2
+    cloud = Cloud(rows, torch.arange(600), torch.arange(600) // 10)
+    (measure,) = [one for one in MEASURES if one.name == "visible_curvature"]
+    found = local_geometry(rows, n_anchors=64, k=128, dimension=6).visible_curvature.value
+    assert measure.of(cloud) == found > 0
