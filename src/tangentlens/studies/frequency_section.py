@@ -84,7 +84,7 @@ def frequency_effects(records: pl.DataFrame) -> Figure | None:
         "same held-out text, means over sites. Bars: 95% intervals over seeds. Sequences are drawn again (resampled), "
         "targets are weighted (reweighted), or frequent types are split and rare ones merged (relabelled)."
     )
-    return Figure(_title(found["equal loss", "anisotropy"]), caption, styled(plot, 620))
+    return Figure(_title({what: found["equal loss", what] for what in shown[:2]}), caption, styled(plot, 620))
 
 
 def _line(found: Differences, way: str) -> pl.DataFrame:
@@ -92,16 +92,19 @@ def _line(found: Differences, way: str) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=["alpha", "value", "ci_low", "ci_high"], orient="row")
 
 
-def _title(found: Differences) -> str:
-    """Return whether the three ways agree about anisotropy, at the alpha that is judged."""
+def _title(found: Mapping[str, Differences]) -> str:
+    """Return what each way does at equal loss and the alpha that is judged, and whether the ways agree."""
+    told = "; ".join(f"{what} {_agreement(one, _COMPARED[what][1])}" for what, one in found.items())
+    return f"Tokens of frequency p^{JUDGED:g} minus their twins, at equal loss: {told}"
+
+
+def _agreement(found: Differences, margin: float) -> str:
+    """Return the differences at the alpha that is judged, with whether all ways agree."""
     at = {way: one for (_, way, alpha), one in found.items() if alpha == JUDGED}
-    told = {way: relation(one, margin=ANISOTROPY_MARGIN) for way, one in at.items()}
-    if len(set(told.values())) == 1 and "undecided" not in told.values():
-        agree = f"all agree that it is {DIFFERENCE[next(iter(told.values()))]}"
-    else:
-        agree = "; ".join(f"{way}: {DIFFERENCE[one]}" for way, one in told.items())
-    values = ", ".join(f"{way} {one!r}" for way, one in at.items())
-    return f"Anisotropy at equal loss and alpha {JUDGED:g} minus that of twins: {values} ({agree})"
+    words = {way: DIFFERENCE[relation(one, margin=margin)] for way, one in at.items()}
+    if len(set(words.values())) == 1 and DIFFERENCE["undecided"] not in words.values():
+        return f"{', '.join(f'{way} {one!r}' for way, one in at.items())} (all agree: {next(iter(words.values()))})"
+    return ", ".join(f"{way} {one!r} ({words[way]})" for way, one in at.items())
 
 
 def frequency_table(records: pl.DataFrame) -> Iterator[Table]:
