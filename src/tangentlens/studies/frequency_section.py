@@ -65,7 +65,8 @@ def frequency_effects(records: pl.DataFrame) -> Figure | None:
     shown = [what for what in _COMPARED if found["equal steps", what]]
     if not shown:
         return None
-    plot = make_subplots(len(_WHEN), len(shown), shared_xaxes=True, horizontal_spacing=0.09, vertical_spacing=0.08)
+    panels = [f"{what}, {when}" for when in _WHEN for what in shown]
+    plot = make_subplots(len(_WHEN), len(shown), subplot_titles=panels, horizontal_spacing=0.07, vertical_spacing=0.14)
     for row, when in enumerate(_WHEN, start=1):
         for column, what in enumerate(shown, start=1):
             for number, way in enumerate(WAYS):
@@ -77,12 +78,15 @@ def frequency_effects(records: pl.DataFrame) -> Figure | None:
                         trace.update(showlegend=first, legendgroup=way, meta=f"{what}, {when}"), row=row, col=column
                     )
             plot.add_hline(y=0, line={"color": "#6E6E6E", "width": 1}, row=row, col=column)
-            plot.update_yaxes(title_text=f"{what}, {when}", row=row, col=column)
-    plot.update_xaxes(title_text="alpha (1: frequencies as they are, 0: all types alike)", row=len(_WHEN))
+    plot.update_annotations(font_size=13)
+    # From frequencies as they are, on the left, to types that are all alike.
+    plot.update_xaxes(range=[1.05, -0.05])
+    plot.update_xaxes(title_text="alpha", row=len(_WHEN))
     caption = (
         "Networks trained on token frequencies p^alpha minus their twins on the text as it is, all measured on the "
-        "same held-out text, means over sites. Bars: 95% intervals over seeds. Sequences are drawn again (resampled), "
-        "targets are weighted (reweighted), or frequent types are split and rare ones merged (relabelled)."
+        "same held-out text, means over sites. With alpha 1 frequencies are as they are, with 0 all types alike. Bars: "
+        "95% intervals over seeds. Sequences are drawn again (resampled), targets are weighted (reweighted), or "
+        "frequent types are split and rare ones merged (relabelled)."
     )
     return Figure(_title({what: found["equal loss", what] for what in shown[:2]}), caption, styled(plot, 620))
 

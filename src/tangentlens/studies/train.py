@@ -90,7 +90,7 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
     text = (
         tempered(plan.tempering, plan.alpha, sequences, tokens.vocabulary, plan.batch)
         if plan.tempering
-        else Tempered(sequences, tokens.counts, tokens.vocabulary, entropy(tokens.counts))
+        else Tempered(sequences, tokens.counts, tokens.vocabulary, entropy(sequences.flatten().bincount()))
     )
     model = plan.untrained(network, text.vocabulary)
     device = find_device(plan.device)
