@@ -6,6 +6,7 @@ import pytest
 from cells import cell
 from tangentlens.report.reading import read_runs
 from tangentlens.runs.run import create_run
+from tangentlens.statistics.interval import Interval
 from tangentlens.studies.claims.downstream import DOWNSTREAM
 from tangentlens.studies.downstream_section import across_networks, at_the_end, correlation_table, probes_and_geometry
 from tangentlens.studies.warning_section import foretold, since, warning_figure, warning_table
@@ -91,3 +92,11 @@ def test_without_probes_and_losses_nothing_is_told(records):
     assert list(correlation_table(none)) == []
     assert warning_figure(none) is None
     assert list(warning_table(none)) == []
+
+
+def test_a_correlation_that_changes_its_sign_begins_anew():
+    high, low, none = Interval(0.5, 0.2, 0.8), Interval(-0.5, -0.8, -0.2), Interval(0.2, -0.1, 0.5)
+    assert since({0: high, 1: high, 2: high}) == 0
+    assert since({0: high, 1: low, 2: low}) == 1
+    assert since({0: high, 1: none, 2: high}) == 2
+    assert since({0: high, 1: none}) is None

@@ -51,7 +51,7 @@ ARCHITECTURES = Study(
     claims=tuple(claim.id for claim in CLAIMED),
     costs={
         "smoke": "half a minute on two cores",
-        "small": "about 25 minutes on two cores",
+        "small": "less than an hour on one core",
         "full": "60 networks of 100 million parameters; weeks on one GPU (estimated, not measured)",
     },
     parts=_parts,

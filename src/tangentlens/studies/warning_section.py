@@ -68,11 +68,12 @@ def _by_step(rows: pl.DataFrame, number: str, given: str | None) -> dict[int, In
 
 
 def since(steps: dict[int, Interval]) -> int | None:
-    """Return the step from which all intervals lie beyond the smallest correlation that matters, if there is one."""
-    first = None
+    """Return the step from which all intervals lie beyond the smallest correlation that matters, on the same side."""
+    first, side = None, 0
     for step, one in sorted(steps.items()):
-        beyond = one.ci_low > CORRELATION_MARGIN or one.ci_high < -CORRELATION_MARGIN
-        first = (step if first is None else first) if beyond else None
+        now = int(one.ci_low > CORRELATION_MARGIN) - int(one.ci_high < -CORRELATION_MARGIN)
+        first = (step if now != side else first) if now else None
+        side = now
     return first
 
 
