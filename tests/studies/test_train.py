@@ -132,6 +132,11 @@ def test_a_run_of_another_text_is_not_mixed_in(tmp_path):
     [
         ({"sites": ("resd.1",)}, "the nearest are resid.1"),
         ({"length": 30_000}, "at least 16 sequences of 30000 tokens"),
+        # Some types occur once among 100,000 tokens.
+        (
+            {"models": ("decoder",), "tempering": "reweighted", "alpha": -5.0},
+            r"tempering must leave at least 256 tokens in effect, those of one step, but alpha -5 leaves",
+        ),
     ],
 )
 def test_what_cannot_be_run_is_refused_before_anything_is_written(change, says, tmp_path):
@@ -255,7 +260,7 @@ def run_loss(run, model, variant):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_tempered_training_that_was_stopped_goes_on_to_the_same_numbers(way, tmp_path):
-    plan = replace(PENALISED, tempering=way, alpha=0.5)
+    plan = replace(PENALISED, tempering=way, alpha=0.5, look="every" if way == "relabelled" else "")
     whole, resumed = whole_and_resumed(plan, tmp_path, stop_at=2)
     facts = [run.manifest["models"]["decoder"] for run in (whole, resumed)]
     assert facts[0]["weights_sha256"] == facts[1]["weights_sha256"]

@@ -63,6 +63,7 @@ def run_train(plan: TrainPlan, out: str | Place, watch: Watch = unwatched, only:
             f"the held-out text must give at least {PROBE} sequences of {plan.length} tokens for a probe, but gives "
             f"{len(held_out)}; use a longer text"
         )
+    text = _text(plan, tokens)
     for model in plan.models:
         find_sites(plan.untrained(Network("", model, 0), tokens.vocabulary), plan.sites)
     run = create_run(out, asdict(plan), NAME)
@@ -75,23 +76,20 @@ def run_train(plan: TrainPlan, out: str | Place, watch: Watch = unwatched, only:
             save_tokenizer(tokenizer, plan.kept(run.path, network), plan.length)
     for network in plan.networks():
         if only in (None, network.name):
-            _train_one(plan, network, tokens, run, watch)
+            _train_one(plan, network, tokens, text, run, watch)
     return run
 
 
-def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Run, watch: Watch) -> None:
+def _train_one(
+    plan: TrainPlan, network: Network, tokens: TokenizedText, text: Tempered, run: Run, watch: Watch
+) -> None:
     checkpoint = network.checkpoint(run)
     step, tokens_seen = checkpoint.position()
     watch(Progress(network.name, step, plan.steps))
     known = run.manifest.get("models", {}).get(network.name, {})
     if step >= plan.steps and "weights_sha256" in known:
         return
-    sequences, held_out = plan.split(tokens)
-    text = (
-        tempered(plan.tempering, plan.alpha, sequences, tokens.vocabulary, plan.batch)
-        if plan.tempering
-        else Tempered(sequences, tokens.counts, tokens.vocabulary, entropy(sequences.flatten().bincount()))
-    )
+    _, held_out = plan.split(tokens)
     model = plan.untrained(network, text.vocabulary)
     device = find_device(plan.device)
     facts = {
@@ -99,7 +97,7 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         "family": plan.family(network, tokens),
         "treatment": plan.treatment,
         "trained_seed": network.seed,
-        "epoch": len(sequences) // plan.batch,
+        "epoch": len(text.sequences) // plan.batch,
         "token_entropy": text.entropy,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "initial_weights_sha256": weight_hash(model),
@@ -144,10 +142,11 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
             copy = plan.untrained(network, text.vocabulary)
             copy.load_state_dict(model.state_dict())
             name, seen, shown = null_name(network.name, HELD_OUT), lens.tokens_seen, held_out[:LOOKED_AT]
+            read, asked = text.read(shown), tasks(shown, tokens.text, tokens.counts)
             beside = Lens(copy, **settings, name=name, measures=LOOKED_FOR, step=step, tokens_seen=seen)
-            look(beside, held_out_batch(copy, network.kind, text.read(shown), plan.mask_rate))
-            here, asked = Record(model=name, step=step, tokens_seen=seen), tasks(shown, tokens.text, tokens.counts)
-            run.write(f"{name}-probes-{step:08d}", probe_records(here, copy, plan.sites, text.read(shown), asked))
+            look(beside, held_out_batch(copy, network.kind, read, plan.mask_rate))
+            here = Record(model=name, step=step, tokens_seen=seen)
+            run.write(f"{name}-probes-{step:08d}", probe_records(here, copy, plan.sites, read, asked))
 
     penalty = Penalty(model, plan.penalty, plan.strength) if plan.penalty else None
 
@@ -157,6 +156,14 @@ def _train_one(plan: TrainPlan, network: Network, tokens: TokenizedText, run: Ru
         recipe = Recipe(plan.steps, plan.learning_rate)
         train(model, batch, recipe, lens, checkpoint, watch, before_due, penalty, text.weights)
     run.describe("models", {network.name: facts | {"weights_sha256": weight_hash(model)}})
+
+
+def _text(plan: TrainPlan, tokens: TokenizedText) -> Tempered:
+    """Return what the networks of a plan are trained on."""
+    sequences, _ = plan.split(tokens)
+    if plan.tempering:
+        return tempered(plan.tempering, plan.alpha, sequences, tokens.vocabulary, plan.batch)
+    return Tempered(sequences, tokens.counts, tokens.vocabulary, entropy(sequences.flatten().bincount()))
 
 
 TRAIN = Job(
