@@ -165,8 +165,10 @@ class GroupMoments:
         """
         check_gradients(self.total)
         basis = krylov_basis(self.total)
-        leading = basis @ torch.linalg.eigh(basis.T @ self.total @ basis).eigenvectors[:, -NEAR:].flip(1)
-        basis = basis_without_groups(self.gradients, self._member, self.total, leading)
+        # A narrow space is searched as a whole.
+        if basis.shape[1] < len(basis):
+            leading = basis @ torch.linalg.eigh(basis.T @ self.total @ basis).eigenvectors[:, -NEAR:].flip(1)
+            basis = basis_without_groups(self.gradients, self._member, self.total, leading)
         along = pad_sequence((self.gradients @ basis.to(self.gradients)).split(self.sizes), batch_first=True)
         inside = leave_one_out((along.mT @ along).double())
         return torch.linalg.eigvalsh(inside)[:, -1] / (self._kept @ self.energy)
