@@ -58,7 +58,7 @@ def test_relabelled_text_is_read_by_its_labels_and_its_loss_told_per_token(seque
     assert bool((read <= text.labels.last[sequences[:8]]).all())
     # Equal scores for labels that are equally frequent are the frequencies of the text.
     frequencies = TokenCounts.of([sequences], VOCABULARY).tempered(1.0)
-    told = text.loss(torch.zeros(8, 16, text.vocabulary), sequences[:8])
+    told = text.labels.loss(torch.zeros(8, 16, text.vocabulary), sequences[:8])
     assert told == pytest.approx(-float(frequencies.log()[sequences[:8, 1:]].mean()))
 
 

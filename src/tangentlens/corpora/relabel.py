@@ -113,6 +113,16 @@ class Relabelling:
         held = (at_first * part_of_first + beyond_first)[:, 0]
         return held.clamp_min(torch.finfo(torch.float64).tiny).log()
 
+    def loss(self, logits: Float[Tensor, "m length labels"], sequences: Int[Tensor, "m length"]) -> float:
+        """Return the loss of each next token of sequences of the text, in nats per token of the text.
+
+        Args:
+            logits: The scores that a network gives, after it has read the labels of the sequences.
+            sequences: The sequences as they are in the text.
+        """
+        scores, targets = logits[:, :-1].flatten(0, 1), sequences[:, 1:].flatten().to(logits.device)
+        return -float(self.log_probabilities(scores, targets).mean())
+
 
 def _by_id(values: Tensor, order: Int[Tensor, "t"]) -> Tensor:
     """Return values by token id, given those of the ids in `order`."""

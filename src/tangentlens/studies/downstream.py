@@ -22,7 +22,7 @@ _RATES = {
 
 
 def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
-    plan = replace(many_decoders()[scale], text=inputs.text, device=inputs.device)
+    plan = replace(many_decoders(steps=129, look="every")[scale], text=inputs.text, device=inputs.device)
     # A correlation over due steps needs some of them.
     plan = replace(plan, steps=max(plan.steps, 9))
     return [

@@ -18,7 +18,7 @@ _ALPHAS = {"smoke": (JUDGED,), "small": (0.75, JUDGED, 0.0), "full": (0.75, JUDG
 
 
 def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
-    plain = replace(many_decoders()[scale], text=inputs.text, device=inputs.device)
+    plain = replace(many_decoders(steps=129, look="every")[scale], text=inputs.text, device=inputs.device)
     return [
         Part("plain", TRAIN, plain),
         *(

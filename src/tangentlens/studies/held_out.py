@@ -48,7 +48,7 @@ def held_out_loss(
         mask_rate: For a masked model, the share of tokens that it has to predict.
     """
     output = model(**held_out_batch(model, kind, text.read(sequences), mask_rate))
-    return text.loss(output.logits, sequences) if text.labels is not None else float(output.loss)
+    return float(output.loss) if text.labels is None else text.labels.loss(output.logits, sequences)
 
 
 def look(lens: Lens, batch: Mapping[str, Tensor]) -> None:

@@ -10,35 +10,15 @@ from tangentlens.studies.claims.section import LEDGER
 from tangentlens.studies.claims.treated import JUDGED, TREATED
 from tangentlens.studies.study import Inputs, Part, Study
 from tangentlens.studies.train import TRAIN
-from tangentlens.studies.train_plan import TrainPlan, at_full_scale
+from tangentlens.studies.train_plan import many_decoders
 from tangentlens.training.regularisers import TERMS
 
-_SMALL = TrainPlan(
-    models=("decoder",),
-    seeds=3,
-    vocabulary=1024,
-    layers=4,
-    width=96,
-    batch=16,
-    held_out=0.1,
-    evaluate=True,
-    look="last",
-    sites="resid:3",
-    rank=8,
-)
-_PLANS = {
-    "smoke": replace(
-        _SMALL, seeds=2, vocabulary=300, length=16, layers=2, width=32, steps=3, rank=4, sites=("resid.1",)
-    ),
-    "small": _SMALL,
-    "full": at_full_scale(_SMALL),
-}
 # Strengths, with the one that claims are judged at in the middle.
 _STRENGTHS = {"smoke": (JUDGED,), "small": (0.03, JUDGED, 3.0), "full": (0.03, JUDGED, 3.0)}
 
 
 def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
-    plain = replace(_PLANS[scale], text=inputs.text, device=inputs.device)
+    plain = replace(many_decoders(steps=257, look="last")[scale], text=inputs.text, device=inputs.device)
     return [
         Part("plain", TRAIN, plain),
         *(

@@ -131,6 +131,9 @@ def _train_one(
         made = batch_for(network.kind, chosen, MASK, plan.mask_rate, generator)
         return {name: tensor.to(device) for name, tensor in made.items()}
 
+    shown = held_out[:LOOKED_AT]
+    read, asked = text.read(shown), tasks(shown, tokens.text, tokens.counts) if plan.look else {}
+
     def before_due(step: int) -> None:
         if plan.keep:
             keep_checkpoint(model, plan.kept(run.path, network), step)
@@ -141,8 +144,7 @@ def _train_one(
         if plan.looks_at(step):
             copy = plan.untrained(network, text.vocabulary)
             copy.load_state_dict(model.state_dict())
-            name, seen, shown = null_name(network.name, HELD_OUT), lens.tokens_seen, held_out[:LOOKED_AT]
-            read, asked = text.read(shown), tasks(shown, tokens.text, tokens.counts)
+            name, seen = null_name(network.name, HELD_OUT), lens.tokens_seen
             beside = Lens(copy, **settings, name=name, measures=LOOKED_FOR, step=step, tokens_seen=seen)
             look(beside, held_out_batch(copy, network.kind, read, plan.mask_rate))
             here = Record(model=name, step=step, tokens_seen=seen)

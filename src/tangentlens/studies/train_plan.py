@@ -233,8 +233,13 @@ def at_full_scale(plan: TrainPlan) -> TrainPlan:
     )
 
 
-def many_decoders() -> dict[str, TrainPlan]:
-    """Return plans for a study of very many decoders, by scale: short trainings, looked at on held-out text."""
+def many_decoders(steps: int, look: Literal["last", "every"]) -> dict[str, TrainPlan]:
+    """Return plans for a study of very many small decoders, by scale.
+
+    Args:
+        steps: Training steps at the scale `small`.
+        look: When to look at the networks on held-out text.
+    """
     small = TrainPlan(
         models=("decoder",),
         seeds=3,
@@ -242,10 +247,10 @@ def many_decoders() -> dict[str, TrainPlan]:
         layers=4,
         width=96,
         batch=16,
-        steps=129,
+        steps=steps,
         held_out=0.1,
         evaluate=True,
-        look="every",
+        look=look,
         sites="resid:3",
         rank=8,
     )

@@ -20,7 +20,7 @@ WAYS = ("resampled", "reweighted", "relabelled")
 
 @dataclass(frozen=True, eq=False)
 class Tempered:
-    """What a network is trained on if token frequencies p are to become p^alpha, and how to compare its loss.
+    """What a network is trained on if token frequencies p are to become p^alpha.
 
     Attributes:
         sequences: The sequences to train on, `(n, length)`.
@@ -41,18 +41,6 @@ class Tempered:
     def read(self, sequences: Int[Tensor, "m length"]) -> Int[Tensor, "m length"]:
         """Return sequences of the text as the network reads them."""
         return sequences if self.labels is None else self.labels.apply(sequences, seed=1)
-
-    def loss(self, logits: Float[Tensor, "m length v"], sequences: Int[Tensor, "m length"]) -> float:
-        """Return the loss of each next token of sequences of the text, in nats per token of the text.
-
-        Args:
-            logits: The scores that the network gives, after it has read the sequences.
-            sequences: The sequences as they are in the text.
-        """
-        scores, targets = logits[:, :-1].flatten(0, 1), sequences[:, 1:].flatten().to(logits.device)
-        if self.labels is None:
-            return float(functional.cross_entropy(scores, targets))
-        return -float(self.labels.log_probabilities(scores, targets).mean())
 
 
 def tempered(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import polars as pl
@@ -180,13 +181,14 @@ def change_correlation(one: Select, other: Select, given: Select) -> Estimand:
 
 def _of_steps(records: pl.DataFrame, selected: Sequence[Select], correlation: Callable[..., float]) -> pl.DataFrame:
     """Return a correlation over the due steps of each network that have all numbers; of networks with enough steps."""
-    joined: pl.DataFrame | None = None
     names = [f"number {place}" for place in range(len(selected))]
-    for name, select in zip(names, selected, strict=True):
-        number = by_step(select.rows(records)).select(*NETWORK, "step", pl.col("value").alias(name))
-        joined = number if joined is None else joined.join(number, on=[*NETWORK, "step"], maintain_order="left")
+    numbers = [
+        by_step(select.rows(records)).select(*NETWORK, "step", pl.col("value").alias(name))
+        for name, select in zip(names, selected, strict=True)
+    ]
+    joined = reduce(lambda one, other: one.join(other, on=[*NETWORK, "step"], maintain_order="left"), numbers)
     rows: list[dict[str, object]] = []
-    for (run, network), steps in () if joined is None else joined.group_by(NETWORK, maintain_order=True):
+    for (run, network), steps in joined.group_by(NETWORK, maintain_order=True):
         found = correlation(*(steps[name].to_numpy() for name in names)) if steps.height > 3 else math.nan
         if math.isfinite(found):
             rows.append({"run": run, "network": network, "effect": found})
