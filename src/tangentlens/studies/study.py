@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from tangentlens.engine import Machines, Task
@@ -76,14 +77,14 @@ class Study:
     sections: tuple[Section, ...] = ()
 
     def run(self, scale: str, inputs: Inputs, watch: Watch = unwatched, machines: Machines | None = None) -> list[Run]:
-        """Do every job of a scale, one after the other; what was done before is not done again.
+        """Do every job of a scale, one part after the other; what was done before is not done again.
 
         Args:
             scale: The scale.
             inputs: What the study is given.
             watch: Told the progress.
-            machines: Where to do it; by default in this process. On several machines, the models of a job are made
-                side by side.
+            machines: Where to do it; by default in this process. On several machines, all models of successive parts
+                with the same job are made side by side: a part may need what a part before it with another job made.
         """
         check_name("a scale", scale, self.costs)
         if inputs.models and not self.takes_models:
@@ -98,13 +99,15 @@ class Study:
                 "out --ray"
             )
         if machines is not None:
-            return [_made_apart(part, inputs.out / part.folder, watch, machines) for part in parts]
+            alike = [list(group) for _, group in groupby(parts, key=lambda part: part.job.name)]
+            return [run for group in alike for run in _made_apart(group, inputs.out, watch, machines)]
         return [part.job.run(part.plan, inputs.out / part.folder, partial(_told, watch, part.folder)) for part in parts]
 
 
-def _made_apart(part: Part, out: Place, watch: Watch, machines: Machines) -> Run:
-    """Make the run of a part, its models side by side; raise if one of them fails, after all others were made."""
-    tasks = part.job.tasks(part.plan, out, machines.needs)
+def _made_apart(parts: Sequence[Part], out: Place, watch: Watch, machines: Machines) -> list[Run]:
+    """Make the runs of parts, all of their models side by side; raise if some fail, after all others were made."""
+    tasks = [task for part in parts for task in part.job.tasks(part.plan, out / part.folder, machines.needs)]
+    name = parts[0].job.name if len(parts) > 1 else parts[0].folder or out.name
     failures: dict[str, str] = {}
     done = 0
 
@@ -113,14 +116,14 @@ def _made_apart(part: Part, out: Place, watch: Watch, machines: Machines) -> Run
         done += 1
         if failure:
             failures[task.key] = failure
-        watch(Progress(part.folder or out.name, done, len(tasks), f"{task.key} {'failed' if failure else 'done'}"))
+        watch(Progress(name, done, len(tasks), f"{task.key} {'failed' if failure else 'done'}"))
 
-    watch(Progress(part.folder or out.name, 0, len(tasks)))
+    watch(Progress(name, 0, len(tasks)))
     machines.engine.run(tasks, ended)
     if failures:
         told = "; ".join(f"{name}: {reason}" for name, reason in failures.items())
         raise InputError(f"every model of a study must be made, but {len(failures)} of {len(tasks)} failed: {told}")
-    return open_run(out)
+    return [open_run(out / part.folder) for part in parts]
 
 
 def _told(watch: Watch, folder: str, progress: Progress) -> None:

@@ -109,7 +109,7 @@ def _train_one(
         "rank": plan.rank,
         "every": plan.schedule(),
         "run": run,
-        "counts": text.counts,
+        "counts": text.counts if plan.by_frequency else None,
         "seed": network.seed,
     }
     lens = Lens(

@@ -52,6 +52,7 @@ class TrainPlan:
         updates: Matrices whose updates are compared with proxies.
         predict: Whether to test the subspaces of each due step on the gradients of the next.
         probe: Whether to measure how representations of held-out text move.
+        by_frequency: Whether to bin shares and gradients by token frequency too, which takes a third of a due step.
         rank: Rank of the proxy and of its controls.
         seed: Seed of the first network's weights, of its batches and of everything that is drawn.
         device: Where to compute; `auto` is the accelerator of this machine, or the CPU without one.
@@ -88,6 +89,7 @@ class TrainPlan:
     predict: bool = False
     probe: bool = False
     concepts: bool = False
+    by_frequency: bool = True
     rank: int = 16
     seed: int = 0
     device: str = AUTO
@@ -234,7 +236,7 @@ def at_full_scale(plan: TrainPlan) -> TrainPlan:
 
 
 def many_decoders(steps: int, look: Literal["last", "every"]) -> dict[str, TrainPlan]:
-    """Return plans for a study of very many small decoders, by scale.
+    """Return plans for a study of very many small decoders, by scale. None of these is about frequency bins.
 
     Args:
         steps: Training steps at the scale `small`.
@@ -252,6 +254,7 @@ def many_decoders(steps: int, look: Literal["last", "every"]) -> dict[str, Train
         evaluate=True,
         look=look,
         sites="resid:3",
+        by_frequency=False,
         rank=8,
     )
     smoke = replace(small, seeds=2, vocabulary=300, length=32, layers=2, width=32, batch=8, steps=3, rank=4)
