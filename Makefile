@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 MODELS := $(VENV)/.models
 
-.PHONY: demo test calibrate check bench peers smollm2 clean
+.PHONY: demo test calibrate mutants check docs bench peers smollm2 clean
 .DELETE_ON_ERROR:
 
 demo: $(READY)  ## train two small models with the lens on, and write a report
@@ -21,10 +21,18 @@ calibrate: $(READY)  ## run the long forms, mostly simulations, of tests that ha
 	$(BIN)/python -m tangentlens.studies.verdicts
 	$(BIN)/python -m tangentlens.studies.shape_rates
 
+mutants: $(READY)  ## mutate the code at random, and see whether the tests notice; ROOMS="statistics lens" chooses
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt cosmic-ray==8.7.0
+	$(BIN)/python tests/mutants.py --sample 30 $(ROOMS)
+
 check: $(READY)  ## lint, format, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+docs: $(READY)  ## build the documentation site into site/, and run its tutorials; any warning is an error
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs site
+	@echo "site: site/index.html"
 
 bench: $(READY) models/SmolLM2-135M-Instruct/config.json  ## measured ratios, printed
 	for file in lens sample semi_nmf tangent_test geometry curvature profile_cost profiles model_costs; do $(BIN)/python benchmarks/$$file.py || exit 1; done
@@ -65,3 +73,29 @@ models/SmolLM2-135M-Instruct/config.json: | $(READY)
 	$(PYTHON) -m venv .peers-dadapy
 	.peers-dadapy/bin/python -m pip install --quiet --disable-pip-version-check DADApy==0.3.4
 	@touch $@
+
+# What the package promises beyond its tests.
+.PHONY: lowest licences audit-dependencies
+
+LOWEST := $(VENV)/lowest
+
+lowest: $(LOWEST)/.ready  ## run a part of the tests with the lowest versions that pyproject.toml allows, except of PyTorch
+	$(LOWEST)/bin/pytest -q -n auto -p no:cacheprovider tests/statistics tests/geometry tests/alignment tests/runs \
+		tests/report tests/lens tests/test_cli.py --ignore tests/lens/test_loops.py --ignore tests/runs/test_remote.py
+
+# The two files that are left out need accelerate and s3fs, which are no dependencies.
+# Every `>=` of the dependencies becomes `==`. PyTorch stays at the version of the constraints.
+$(LOWEST)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LOWEST)
+	sed -n '/^dependencies = \[/,/^]/s/^ *"\([^">]*\)>=\([^"]*\)".*/\1==\2/p' pyproject.toml | grep -v '^torch==' > $(LOWEST)/lowest.txt
+	grep '^torch==' constraints.txt >> $(LOWEST)/lowest.txt
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(LOWEST)/lowest.txt --editable . \
+		pytest pytest-xdist hypothesis beartype
+	@touch $@
+
+licences: $(READY)  ## fail if a dependency has a licence that may not be passed on
+	$(BIN)/pytest -q tests/test_supply_chain.py -k licence
+
+audit-dependencies: $(READY)  ## ask a public service for known vulnerabilities of the tested versions; needs the network
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check pip-audit
+	$(BIN)/pip-audit --strict --requirement constraints.txt --no-deps --disable-pip

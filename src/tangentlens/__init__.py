@@ -49,15 +49,20 @@ from tangentlens.training.penalty import Penalty
 
 if TYPE_CHECKING:
     from tangentlens.studies.functions import model_audit, model_test, profile, show, sweep
+else:
+    # The commands as functions need everything that draws a report, which others need not wait for. Type checkers see
+    # the names above alone, so that they find a name that does not exist.
+    _COMMANDS = ("model_audit", "model_test", "profile", "show", "sweep")
 
-# The commands as functions need everything that draws a report, which others need not wait for.
-_COMMANDS = ("model_audit", "model_test", "profile", "show", "sweep")
+    def __getattr__(name: str) -> Any:
+        if name not in _COMMANDS:
+            raise AttributeError(f"module 'tangentlens' has no attribute {name!r}")
+        return getattr(import_module("tangentlens.studies.functions"), name)
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _COMMANDS:
-        raise AttributeError(f"module 'tangentlens' has no attribute {name!r}")
-    return getattr(import_module("tangentlens.studies.functions"), name)
+def __dir__() -> list[str]:
+    """Return the public names, for those who look what there is."""
+    return __all__
 
 
 __all__ = [

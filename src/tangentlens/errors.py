@@ -14,6 +14,10 @@ class StorageError(InputError):
     """The error for results that cannot be written, as on a full disk: whatever else is measured would be lost too."""
 
 
+class MissingExtra(InputError, ImportError):
+    """The error for a feature whose optional package is not installed; its message names the extra that installs it."""
+
+
 def check_whole(least: int, **settings: Any) -> None:
     """Raise if a setting is not a whole number of at least `least`.
 

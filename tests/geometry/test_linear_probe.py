@@ -88,3 +88,10 @@ def test_rows_left_out_do_not_count(generator):
     found = linear_probe(other, with_others, in_sequences(500))
     assert found.n_test == 200
     assert found.skill == linear_probe(rows, labels, in_sequences(400)).skill
+
+
+def test_labels_are_whole_numbers(generator):
+    rows, sequences = torch.randn(80, 3, generator=generator), torch.arange(80) // 10
+    assert linear_probe(rows, (rows[:, 0] > 0).float(), sequences).skill.value > 0.5
+    with pytest.raises(InputError, match="labels must be whole numbers"):
+        linear_probe(rows, rows[:, 0], sequences)

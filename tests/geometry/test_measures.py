@@ -1,7 +1,14 @@
 import pytest
 import torch
 
-from tangentlens import intrinsic_dimension, local_geometry, manifold_entropy, manifolds
+from tangentlens import (
+    intrinsic_dimension,
+    local_geometry,
+    manifold_entropy,
+    manifolds,
+    mean_cosine,
+    rogue_dimensions,
+)
 from tangentlens.geometry import neighbours
 from tangentlens.geometry.dimension.intrinsic import Estimation
 from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
@@ -87,3 +94,12 @@ def test_visible_curvature_is_that_of_the_local_geometry(generator):
     (measure,) = [one for one in MEASURES if one.name == "visible_curvature"]
     found = local_geometry(rows, n_anchors=64, k=128, dimension=6).visible_curvature.value
     assert measure.of(cloud) == found > 0
+
+
+def test_rogue_dimensions_of_a_profile_are_the_part_of_the_largest_coordinate(generator):
+    rows = torch.randn(300, 6, generator=generator) + torch.tensor([4.0, 1.0, 0.0, 0.0, 0.0, 0.0])
+    (measure,) = (measure for measure in MEASURES if measure.name == "rogue_dimensions")
+    tokens = torch.arange(300)
+    largest = float(rogue_dimensions(rows).max()) / mean_cosine(rows)
+    assert 0.5 < largest < 1
+    assert measure.of(Cloud(rows, tokens, tokens)) == pytest.approx(largest, rel=1e-6)

@@ -73,7 +73,15 @@ def test_gradients_of_a_live_model_are_those_of_the_command_and_the_model_stays_
 def test_an_audit_of_a_live_model(tiny, tmp_path):
     model, tokenizer = AutoModelForCausalLM.from_pretrained(tiny), AutoTokenizer.from_pretrained(tiny)
     result = tl.model_audit(model, tokenizer=tokenizer, out=tmp_path / "live", **FEW | {"tokens": 768})
-    assert any(text.startswith("Audit at resid.1") for text in result.findings)
+    assert any("Audit at resid.1" in text for text in result.findings)
+
+
+def test_sentences_about_nulls_say_whose_they_are(tiny, tmp_path):
+    alone = tl.model_test(tiny, out=tmp_path / "alone", **FEW)
+    assert not any(text.startswith("tiny: ") for text in alone.findings)
+    beside = tl.model_test(tiny, out=tmp_path / "beside", nulls=True, **FEW)
+    whose = {text.partition(": ")[0] for text in beside.findings}
+    assert {"tiny (shuffled labels)", "tiny (untrained)"} < whose
 
 
 def test_token_ids_stand_for_text_and_a_model_need_not_be_of_hugging_face(tmp_path):
@@ -100,6 +108,8 @@ def test_a_result_has_a_table_a_figure_and_its_run_and_shows_itself(tiny, tmp_pa
     assert result.findings[0] in repr(result)
     shown = result._repr_html_()
     assert shown.count("Plotly.newPlot(") == len(result.figures)
+    # They are as wide as the cell, and not cut.
+    assert shown.count('"responsive": true') == len(result.figures)
     assert "resid.3" in shown
     assert "<run>" not in shown
     assert result.report().path == tmp_path / "<run>" / "report.html"

@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import scipy
 import torch
 from jaxtyping import Float
-from scipy import special
 from torch import Tensor
 
 from tangentlens.alignment.share import check_gradients, check_order, spectral_power
@@ -38,13 +38,13 @@ class Chance:
         if self._is_flat():
             return 1.0 if share <= self.mean * (1 + 1e-6) else 0.0
         # An unbiased estimate of a share near 0 or 1 can lie outside of them.
-        return float(special.betaincc(*self._shape(), min(max(share / self.total, 0.0), 1.0)))
+        return float(scipy.special.betaincc(*self._shape(), min(max(share / self.total, 0.0), 1.0)))
 
     def interval(self) -> Interval:
         """Return the mean, with the interval that contains the central 95% of random subspaces."""
         low, high = self.mean, self.mean
         if not self._is_flat():
-            low, high = (self.total * float(special.betaincinv(*self._shape(), end)) for end in (0.025, 0.975))
+            low, high = (self.total * float(scipy.special.betaincinv(*self._shape(), end)) for end in (0.025, 0.975))
         return Interval(self.mean, low, high, ci_over="control draws")
 
     def _is_flat(self) -> bool:

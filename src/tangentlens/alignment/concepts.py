@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import scipy
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -128,7 +128,9 @@ def matched(
     ([1, 0], [0.6, 1.0])
     """
     cosines = (directions.double() @ others.to(directions).double().T).cpu()
-    mine, theirs = (torch.from_numpy(index) for index in linear_sum_assignment(cosines.numpy(), maximize=True))
+    mine, theirs = (
+        torch.from_numpy(index) for index in scipy.optimize.linear_sum_assignment(cosines.numpy(), maximize=True)
+    )
     match, cosine = torch.full((len(directions),), -1), torch.zeros(len(directions), dtype=torch.float64)
     match[mine], cosine[mine] = theirs, cosines[mine, theirs]
     return match, cosine

@@ -49,7 +49,6 @@ from tangentlens.studies.visibility.plan import VisibilityPlan
 app = typer.Typer(
     epilog="Example: tangentlens demo, then open runs/demo/report.html",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 

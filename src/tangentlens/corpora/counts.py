@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from numbers import Real
 from typing import Any
 
+import scipy
 import torch
 from jaxtyping import Float, Int
-from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from tangentlens.alignment.frequency import N_BINS, FrequencyBins, checked_counts
@@ -214,6 +214,6 @@ class TokenCounts:
             """Return the negative log-likelihood per token."""
             return float(exponent * (counts * log_rank).sum() / counts.sum() + (-exponent * log_rank).logsumexp(dim=0))
 
-        exponent = float(minimize_scalar(loss, bounds=(_FLATTEST, _STEEPEST), method="bounded").x)
+        exponent = float(scipy.optimize.minimize_scalar(loss, bounds=(_FLATTEST, _STEEPEST), method="bounded").x)
         law = (-exponent * log_rank).softmax(dim=0).cumsum(dim=0)
         return Zipf(exponent, float((counts.cumsum(dim=0) / counts.sum() - law).abs().amax()))

@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 from tangentlens.engine.task import Ended, Needs, Task, attempt
-from tangentlens.errors import InputError, StorageError
+from tangentlens.errors import InputError, MissingExtra, StorageError
 
 # The address that starts a cluster on this machine, for as long as it is needed.
 LOCAL = "local"
@@ -113,7 +113,7 @@ def _cluster(address: str) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise InputError(
+        raise MissingExtra(
             "--ray must have Ray to run on, but it is not installed; pip install 'tangentlens[ray]'"
         ) from error
     if ray.is_initialized():

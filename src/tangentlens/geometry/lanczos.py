@@ -1,8 +1,8 @@
 """The largest eigenvalues of a matrix with their eigenvectors, by Lanczos iterations."""
 
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
 from torch import Tensor
 
 from tangentlens.geometry.leading import leading_vectors
@@ -30,11 +30,15 @@ def largest(matrix: Float[Tensor, "d d"], count: int) -> tuple[Float[Tensor, "co
         return (vectors * (matrix @ vectors)).sum(dim=0), vectors
     # At unit scale, so that an eigenvalue of 0 can be told from a small one.
     scale = float(matrix.trace()) or 1.0
-    product = LinearOperator(matrix.shape, lambda x: (matrix @ torch.from_numpy(x)).numpy() / scale, dtype="float64")
+    product = scipy.sparse.linalg.LinearOperator(
+        matrix.shape, lambda x: (matrix @ torch.from_numpy(x)).numpy() / scale, dtype="float64"
+    )
     start = torch.randn(len(matrix), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     try:
-        values, vectors = eigsh(product, count, which="LA", v0=start.numpy(), tol=_TOLERANCE, maxiter=_RESTARTS)
-    except ArpackError:
+        values, vectors = scipy.sparse.linalg.eigsh(
+            product, count, which="LA", v0=start.numpy(), tol=_TOLERANCE, maxiter=_RESTARTS
+        )
+    except scipy.sparse.linalg.ArpackError:
         # It need not converge where fewer than `count` eigenvalues differ from 0.
         everything = torch.linalg.eigh(matrix)
         return everything.eigenvalues[-count:].flip(0), everything.eigenvectors[:, -count:].flip(1)

@@ -56,7 +56,10 @@ def linear_probe(x: Any, labels: Any, sequences: Any) -> LinearProbe:
     True
     """
     rows = as_rows(x)
-    classes = as_numbers("labels", labels).to(rows.device).long()
+    given = as_numbers("labels", labels).to(rows.device)
+    classes = given.long()
+    if not torch.equal(classes.to(given), given):
+        raise InputError("labels must be whole numbers, one for each class, but some are not; number the classes")
     ids = as_numbers("sequences", sequences).to(rows.device).long()
     if not classes.shape == ids.shape == rows.shape[:1]:
         raise InputError(

@@ -11,9 +11,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import scipy
 import torch
 from jaxtyping import Float, Int
-from scipy.special import gammaln
 from torch import Tensor
 
 from tangentlens.errors import InputError
@@ -290,7 +290,7 @@ def _flat(n: int, m: int) -> Float[Tensor, "n m m"]:
 
 def _log_ball(m: int) -> float:
     """Return the logarithm of the volume of the unit ball in R^m."""
-    return m / 2 * math.log(math.pi) - float(gammaln(m / 2 + 1))
+    return m / 2 * math.log(math.pi) - float(scipy.special.gammaln(m / 2 + 1))
 
 
 class _Draw:

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import nn
 
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, MissingExtra
 from tangentlens.integrations.names import prefixed, repeated
 from tangentlens.lens.lens import Lens
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError as error:
+    raise MissingExtra(
+        "a callback of Lightning must have Lightning, but it is not installed; pip install 'tangentlens[lightning]'"
+    ) from error
 
 
 class LensCallback(Callback):

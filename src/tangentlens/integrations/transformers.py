@@ -17,10 +17,18 @@ from transformers import TrainerCallback, TrainerControl, TrainerState, Training
 from transformers.trainer_callback import CallbackHandler
 
 from tangentlens.capture.distributed import is_first
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, MissingExtra
 from tangentlens.integrations.names import prefixed, repeated
 from tangentlens.lens.lens import Lens
+from tangentlens.models.loading import has_accelerate
 from tangentlens.training.penalty import Penalty
+
+if not has_accelerate():
+    # Said here because a program imports its callbacks before it makes the Trainer, which says it in other words.
+    raise MissingExtra(
+        "a callback of the Trainer must have a Trainer, which needs accelerate, but that is not installed; "
+        "pip install 'tangentlens[trainer]'"
+    )
 
 # The file in a checkpoint's folder that holds the state of the lens.
 _STATE = "tangentlens.safetensors"

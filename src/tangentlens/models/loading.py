@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import Any
 
-from tangentlens.errors import InputError, check_name
+from tangentlens.errors import InputError, MissingExtra, check_name
 from tangentlens.models.device import AUTO, find_device
 
 # Formats of weights by their names in PyTorch; `auto` is that of the checkpoint.
@@ -46,7 +46,7 @@ class Loading:
                 f"a device map chooses the devices itself, but device is {self.device!r}; leave one of them out"
             )
         if not has_accelerate():
-            raise InputError(
+            raise MissingExtra(
                 "a device map must have accelerate to spread a model, but it is not installed; "
                 "pip install 'tangentlens[trainer]' installs it"
             )

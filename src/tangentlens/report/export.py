@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import plotly.graph_objects as go
 import plotly.io
 import polars as pl
 
-from tangentlens.errors import InputError, check_name
+from tangentlens.errors import InputError, MissingExtra, check_name
 from tangentlens.report.contents import Figure, Section, draw
 from tangentlens.report.reading import marked, read_runs, undoubted
 from tangentlens.report.sections.shares import share_table
@@ -108,12 +109,16 @@ def _printed(plot: go.Figure) -> go.Figure:
 
 def _write(plots: Sequence[go.Figure], files: Sequence[Path]) -> None:
     """Draw figures in a browser without a window, which is started once for all."""
+    if find_spec("kaleido") is None:
+        raise MissingExtra(
+            "figures must be drawn by kaleido, but it is not installed; pip install 'tangentlens[figures]'"
+        )
     try:
         plotly.io.write_images(list(plots), list(files), scale=[300 / 96 if f.suffix == ".png" else 1 for f in files])
     except (ImportError, ValueError) as error:
         raise InputError(
-            f"figures must be drawn by kaleido, which is not installed or does not work ({_first(error)}); "
-            "pip install 'tangentlens[figures]'"
+            f"figures must be drawn by kaleido, but this one does not work ({_first(error)}); "
+            "pip install --upgrade 'tangentlens[figures]'"
         ) from error
     except RuntimeError as error:
         raise InputError(

@@ -54,8 +54,10 @@ class Result:
 
     @cached_property
     def findings(self) -> list[str]:
-        """Every sentence of the report."""
-        return [finding.text for finding in find(self._sections, self._records)]
+        """Every sentence of the report; with several models, nulls among them, each begins with whose it is."""
+        found = find(self._sections, self._records)
+        several = len({finding.model for finding in found}) > 1
+        return [f"{finding.model}: {finding.text}" if several else finding.text for finding in found]
 
     @property
     def table(self) -> pl.DataFrame:
@@ -90,7 +92,7 @@ class Result:
         found = "".join(f"<li>{escape(text)}</li>" for text in self.findings)
         drawn = [
             f"<h4>{escape(figure.title)}</h4>"
-            + plotly.io.to_html(figure.plot, full_html=False, include_plotlyjs=number == 0)
+            + plotly.io.to_html(figure.plot, config={"responsive": True}, full_html=False, include_plotlyjs=number == 0)
             + f"<p>{escape(figure.caption)}</p>"
             for number, figure in enumerate(figures)
         ]

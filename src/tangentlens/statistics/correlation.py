@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import special
+import scipy
 
 from tangentlens.statistics.interval import Interval
 
@@ -62,7 +62,7 @@ def with_interval(x: Numbers, y: Numbers, given: Numbers | None = None) -> Inter
     if n < LEAST or not math.isfinite(found):
         return None
     z = math.atanh(max(-_MOST, min(_MOST, found)))
-    reach = float(special.ndtri(0.975)) * math.sqrt(1.06 / (n - 3))
+    reach = float(scipy.special.ndtri(0.975)) * math.sqrt(1.06 / (n - 3))
     return Interval(found, math.tanh(z - reach), math.tanh(z + reach), "networks")
 
 

@@ -1,10 +1,9 @@
 """Groups of rows that depend on each other: an interval leaves out, or draws, whole groups."""
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float, Int
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from tangentlens.errors import InputError
@@ -32,8 +31,8 @@ def linked_groups(neighbour: Int[Tensor, "n"], n_groups: int = N_GROUPS) -> Int[
     [0, 0, 1, 1]
     """
     n = len(neighbour)
-    links = coo_matrix((np.ones(n), (np.arange(n), neighbour.cpu().numpy())), shape=(n, n))
-    _, component = connected_components(links, directed=False)
+    links = scipy.sparse.coo_matrix((np.ones(n), (np.arange(n), neighbour.cpu().numpy())), shape=(n, n))
+    _, component = scipy.sparse.csgraph.connected_components(links, directed=False)
     # Assigned from the largest component on, so that no group gets much more than another.
     place = np.argsort(np.argsort(-np.bincount(component), kind="stable"), kind="stable")
     return torch.from_numpy(place[component] % n_groups).to(neighbour.device)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import scipy
 from jaxtyping import Float
-from scipy import special
 from torch import Tensor
 
 # The largest number whose exponential is a float.
@@ -66,7 +66,7 @@ class Interval:
 
     def from_log_odds(self) -> Interval:
         """Return the interval of a share, given that of its log-odds; it lies between 0 and 1."""
-        value, low, high = special.expit([self.value, self.ci_low, self.ci_high]).tolist()
+        value, low, high = scipy.special.expit([self.value, self.ci_low, self.ci_high]).tolist()
         return Interval(value, low, high, self.ci_over)
 
     def times(self, factor: float) -> Interval:
@@ -132,7 +132,7 @@ def student(level: float, degrees: float) -> float:
     >>> round(student(0.95, 10), 3)
     2.228
     """
-    return float(special.stdtrit(degrees, (1 + level) / 2))
+    return float(scipy.special.stdtrit(degrees, (1 + level) / 2))
 
 
 def mean_interval(values: Float[Tensor, "n"], over: str, level: float = 0.95) -> Interval:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy import special
+import scipy
 
 from tangentlens.errors import InputError
 from tangentlens.statistics.interval import Interval, student
@@ -78,7 +78,7 @@ class Effect:
         """Return the two-sided p-value of the effect being equal to the margin."""
         if not self.error:
             return float(self.value == margin)
-        return float(2 * special.stdtr(self.degrees, -abs(self.value - margin) / self.error))
+        return float(2 * scipy.special.stdtr(self.degrees, -abs(self.value - margin) / self.error))
 
     def needed(self, margin: float, level: float) -> int | None:
         """Return how many networks in each stratum would decide if the mean and the spread stayed what they are.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-from scipy import optimize, special
+import scipy
 
 from tangentlens.statistics.interval import student
 
@@ -35,10 +35,10 @@ def student_of_selected(level: float, degrees: int, candidates: int) -> float:
     if candidates == 1:
         return student(level, degrees)
     u = (np.arange(_POINTS) + 0.5) / _POINTS
-    spread = np.sqrt(special.chdtri(degrees, 1 - u) / degrees)
+    spread = np.sqrt(scipy.special.chdtri(degrees, 1 - u) / degrees)
 
     def missed(t: float) -> float:
-        return float(level - (special.erf(t * spread / np.sqrt(2)) ** candidates).mean())
+        return float(level - (scipy.special.erf(t * spread / np.sqrt(2)) ** candidates).mean())
 
     bonferroni = student(1 - (1 - level) / candidates, degrees)
-    return float(optimize.brentq(missed, student(level, degrees), bonferroni))
+    return float(scipy.optimize.brentq(missed, student(level, degrees), bonferroni))

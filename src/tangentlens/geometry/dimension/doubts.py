@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
+import scipy
 import torch
 from jaxtyping import Float
-from scipy.special import betainc
 from torch import Tensor
 
 # An error of the dimension by this factor makes a misfit that is not tolerated.
@@ -57,7 +57,7 @@ def _misfit_of_an_error(inner: int) -> float:
 
 
 def _law(inner: int, powers: np.ndarray) -> np.ndarray:
-    return np.asarray(betainc(inner, inner, powers))
+    return np.asarray(scipy.special.betainc(inner, inner, powers))
 
 
 def _ratios(distances: Float[Tensor, "n k"]) -> Float[Tensor, "n"]:

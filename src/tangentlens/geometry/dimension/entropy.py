@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import scipy
 from jaxtyping import Float
-from scipy.special import digamma, gammaln
 from torch import Tensor
 
 from tangentlens.errors import InputError
@@ -106,8 +106,8 @@ def _logs(around: Neighbourhoods) -> Float[Tensor, "n"]:
 
 def _entropy(mean_log: float, n: int, m: float) -> float:
     """Return the estimate from the mean logarithm of the distance to `NEIGHBOUR` among `n` rows, at dimension m."""
-    log_ball = m / 2 * math.log(math.pi) - float(gammaln(m / 2 + 1))
-    return float(digamma(n) - digamma(NEIGHBOUR)) + log_ball + m * mean_log
+    log_ball = m / 2 * math.log(math.pi) - float(scipy.special.gammaln(m / 2 + 1))
+    return float(scipy.special.digamma(n) - scipy.special.digamma(NEIGHBOUR)) + log_ball + m * mean_log
 
 
 def _interval(around: Neighbourhoods, logs: Float[Tensor, "n"], m: float) -> tuple[float, float]:

@@ -3,8 +3,8 @@
 import math
 
 import numpy as np
+import scipy
 from jaxtyping import Float
-from scipy.optimize import brentq
 from torch import Tensor
 
 
@@ -40,4 +40,4 @@ def gride(distances: Float[Tensor, "n k"], inner: int) -> float:
         low /= 2
     while slope(high) > 0:
         high *= 2
-    return float(brentq(slope, low, high, xtol=1e-12 * guess))
+    return float(scipy.optimize.brentq(slope, low, high, xtol=1e-12 * guess))

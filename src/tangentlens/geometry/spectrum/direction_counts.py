@@ -52,6 +52,9 @@ def entropy_rank(x: Any, center: bool = True) -> float:
     Args:
         x: Rows `(n, d)`, or their `Moments`.
         center: Whether to subtract the mean first.
+
+    >>> round(entropy_rank([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]), 3)  # lambda / sum lambda is 0.9 and 0.1
+    1.384
     """
     return _exp_entropy(_spectrum(x, center))
 
@@ -61,6 +64,9 @@ def rankme(x: Any) -> float:
 
     Args:
         x: Rows `(n, d)`, or their `Moments`.
+
+    >>> round(rankme([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]), 3)  # sigma / sum sigma is 0.75 and 0.25
+    1.755
     """
     return effective_rank(x, center=False)
 
@@ -71,6 +77,9 @@ def stable_rank(x: Any, center: bool = True) -> float:
     Args:
         x: Rows `(n, d)`, or their `Moments`.
         center: Whether to subtract the mean first.
+
+    >>> round(stable_rank([[3.0, 0.0], [-3.0, 0.0], [0.0, 1.0], [0.0, -1.0]]), 3)
+    1.111
     """
     values = _spectrum(x, center)
     return float(values.sum() / values[0])
@@ -84,6 +93,9 @@ def isoscore(x: Any) -> float:
 
     Args:
         x: Rows `(n, d)` of at least 2 features, or their `Moments`.
+
+    >>> isoscore([[3.0, 0.0], [-3.0, 0.0], [0.0, 3.0], [0.0, -3.0]])
+    1.0
     """
     moments = Moments.of(x)
     if moments.dim < 2:

@@ -1,0 +1,3 @@
+"""Programs for type checkers, which are not to be imported."""
+
+collect_ignore = ["user.py", "wrong.py"]
