@@ -89,3 +89,12 @@ def test_p_values_against_the_normal_control_are_uniform_for_subspaces_in_its_ro
     p = np.array([known.p_value(one) for one in drawn_shares(g.T @ g, 4, 1, 2000, generator, room)])
     assert (p < 0.05).mean() == pytest.approx(0.05, abs=0.016)
     assert (p < 0.5).mean() == pytest.approx(0.5, abs=0.05)
+
+
+def test_the_rank_may_be_anything_from_one_direction_to_the_whole_space():
+    rows = torch.diag(torch.tensor([3.0, 2.0, 1.0]))
+    assert chance(rows, 1).mean == pytest.approx(1 / 3)
+    assert (chance(rows, 3).mean, chance(rows, 3).std) == pytest.approx((1.0, 0.0))
+    for rank in (0, 4):
+        with pytest.raises(InputError, match=f"rank must be between 1 and 3, .* but is {rank}"):
+            chance(rows, rank)

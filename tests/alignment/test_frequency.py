@@ -31,3 +31,8 @@ def test_ids_beyond_the_counts_are_told():
 def test_counts_of_nothing_are_refused():
     with pytest.raises(InputError, match="must not all be zero"):
         FrequencyBins.of(torch.zeros(5, dtype=torch.long))
+
+
+def test_a_type_is_in_the_bin_that_holds_the_middle_of_its_mass():
+    # From the rarest on, the types end at 0.1, 0.3, 0.6 and 1 of the mass; their middles are 0.05, 0.2, 0.45 and 0.8.
+    assert FrequencyBins.of(torch.tensor([4, 1, 3, 2]), n_bins=2).bin_of.tolist() == [1, 0, 0, 0]
