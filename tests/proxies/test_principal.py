@@ -34,6 +34,16 @@ def test_eigenvalues_are_shares_of_the_variance():
     )
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
+def test_a_span_is_that_of_eigenvectors_of_the_covariance_by_falling_variance(dtype, tolerance):
+    x = rows(dtype=dtype)
+    expected = torch.linalg.eigh(x.double().T.cov()).eigenvectors.flip(1)
+    for place in (slice(2), slice(1, 4), slice(-2, None)):
+        basis = Principal.of(x).span(place).basis
+        torch.testing.assert_close(basis.T @ basis, torch.eye(basis.shape[1]).double(), atol=1e-14, rtol=0)
+        torch.testing.assert_close(basis.abs(), expected[:, place].abs(), atol=tolerance, rtol=0)
+
+
 @pytest.mark.parametrize("offset", [1e3, 1e5])
 def test_a_large_offset_costs_no_more_digits_than_the_rows_have_lost(offset):
     x = rows() + offset

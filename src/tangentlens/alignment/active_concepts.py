@@ -146,7 +146,7 @@ def usages(
     concepts = SemiNMF(n_concepts, seed=seed, sparsity=sparsity, tol=SPAN_TOL).fit(principal)
     if not concepts.components_.any():
         raise InputError(f"at least one concept must be used, but none is with sparsity={sparsity}; choose a lower one")
-    components = principal.vectors[:, :n_concepts].T
+    components = principal.span(slice(n_concepts)).basis.T
     coordinates = (activations - principal.mean.to(activations)) @ components.T.to(activations)
     return {
         CONCEPTS: Usage(

@@ -14,6 +14,7 @@ from torch import Tensor
 from tangentlens.errors import InputError
 from tangentlens.geometry.leading import leading_directions
 from tangentlens.geometry.rows import as_rows, gram, unit_scale
+from tangentlens.geometry.subspace import Subspace
 
 # How many principal directions beyond the rank are kept where rows are reduced to the leading directions.
 SPARE = 16
@@ -96,8 +97,9 @@ class Principal:
     @cached_property
     def _eigen(self) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
         """The eigenvalues and eigenvectors of the mean outer product of the points, the largest first."""
-        values, vectors = torch.linalg.eigh(gram(self.points).double() / len(self.points))
-        return values.flip(0).clamp_min(0), vectors.flip(1)
+        # The product is as precise as the rows are: more digits of its eigenvectors would be those of its rounding.
+        values, vectors = torch.linalg.eigh(gram(self.points) / len(self.points))
+        return values.flip(0).clamp_min(0).double(), vectors.flip(1).double()
 
     @property
     def values(self) -> Float[Tensor, "d"]:
@@ -106,8 +108,12 @@ class Principal:
 
     @property
     def vectors(self) -> Float[Tensor, "d d"]:
-        """The principal directions, as orthonormal columns, in the order of `values`."""
+        """The principal directions, as columns, in the order of `values`; orthonormal to the precision of the rows."""
         return self._eigen[1]
+
+    def span(self, place: slice) -> Subspace:
+        """Return the span of some principal directions, which are counted from the largest variance on."""
+        return Subspace(torch.linalg.qr(self.vectors[:, place]).Q)
 
 
 def _length(rows: Float[Tensor, "n d"]) -> float:

@@ -119,7 +119,8 @@ class SemiNMF:
                 solved, explained = _best_unit_dictionary(moved, points, dictionary)
                 explained -= 2 * self.sparsity * float(moved.sum(dtype=torch.float64))
             else:
-                solved, explained = _best_dictionary(moved, points)
+                solved, solves = _best_dictionary(moved, points)
+                explained = float(solves)
             # Without penalty, this is the relative error.
             previous, objective = objective, 1 - explained / energy
             # Momentum may overshoot: such an iteration is the last, and its result is discarded.
@@ -223,33 +224,33 @@ def _sparse_start(
     make = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(points.shape[1], generator=make)[:_START_ROWS]
     some = points[:, chosen.to(points.device)].contiguous().cpu()
-    attempts = []
-    for _ in range(min(max(_START_CONCEPTS // k, 1), _START_ATTEMPTS)):
-        dictionary = normalize(_extreme_points(points, k, center, make), dim=1).cpu()
-        attempts.append(_sparse_attempt(some, dictionary, sparsity))
-    return min(attempts, key=lambda attempt: attempt[1])[0].to(points.device)
+    n_attempts = min(max(_START_CONCEPTS // k, 1), _START_ATTEMPTS)
+    corners = torch.stack([_extreme_points(points, k, center, make) for _ in range(n_attempts)])
+    return _sparsest(some, normalize(corners, dim=2).cpu(), sparsity).to(points.device)
 
 
-def _sparse_attempt(
-    points: Float[Tensor, "m n"], dictionary: Float[Tensor, "k m"], sparsity: float
-) -> tuple[Float[Tensor, "k m"], float]:
-    """Return a dictionary fitted under a fading penalty on the codes, and the penalised objective at the end.
+def _sparsest(
+    points: Float[Tensor, "m n"], dictionaries: Float[Tensor, "attempts k m"], sparsity: float
+) -> Float[Tensor, "k m"]:
+    """Fit all dictionaries under a fading penalty on the codes; return that with the least penalised objective.
 
-    The penalty fades no further than to `sparsity`, with which the fit continues.
+    The penalty fades no further than to `sparsity`, with which the fit continues. Attempts are one computation: each
+    is too small to keep the processor busy.
     """
     first, last = max(_PENALTY_FIRST, sparsity), max(_PENALTY_LAST, sparsity)
-    codes = points.new_zeros(len(dictionary), points.shape[1])
+    codes = points.new_zeros(*dictionaries.shape[:2], points.shape[1])
     for turn in range(_START_TURNS):
         penalty = first * (last / first) ** (turn / (_START_TURNS - 1))
-        codes = _improved_codes(codes, points, dictionary, _START_STEPS, penalty)
-        codes, dictionary = _rescaled(codes, _best_dictionary(codes, points)[0])
-        unused = dictionary.square().sum(dim=1) == 0
-        if unused.any():
+        codes = _improved_codes(codes, points, dictionaries, _START_STEPS, penalty)
+        codes, dictionaries = _rescaled(codes, _best_dictionary(codes, points)[0])
+        unused = dictionaries.square().sum(dim=2) == 0
+        for attempt in unused.any(dim=1).nonzero()[:, 0].tolist():
             # A concept that no row uses is replaced by a row that the others fit worst.
-            errors = (points - dictionary.T @ codes).square().sum(dim=0)
-            dictionary[unused] = normalize(points[:, errors.topk(int(unused.sum())).indices].T, dim=1)
-    error = (points - dictionary.T @ codes).square().sum()
-    return dictionary, float(error / 2 + last * codes.sum())
+            errors = (points - dictionaries[attempt].T @ codes[attempt]).square().sum(dim=0)
+            worst = errors.topk(int(unused[attempt].sum())).indices
+            dictionaries[attempt, unused[attempt]] = normalize(points[:, worst].T, dim=1)
+    errors = (points - dictionaries.mT @ codes).square().sum(dim=(1, 2))
+    return dictionaries[(errors / 2 + last * codes.sum(dim=(1, 2))).argmin()]
 
 
 def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, make: torch.Generator) -> Float[Tensor, "k m"]:
@@ -278,32 +279,36 @@ def _extreme_points(points: Float[Tensor, "m n"], k: int, center: bool, make: to
 
 
 def _improved_codes(
-    codes: Float[Tensor, "k n"],
+    codes: Float[Tensor, "*attempts k n"],
     points: Float[Tensor, "m n"],
-    dictionary: Float[Tensor, "k m"],
+    dictionary: Float[Tensor, "*attempts k m"],
     steps: int,
     penalty: float = 0.0,
-) -> Float[Tensor, "k n"]:
+) -> Float[Tensor, "*attempts k n"]:
     """Return codes after projected gradient steps with momentum; concepts must have length 1 or 0."""
-    gram = dictionary @ dictionary.T
-    steepest = float(torch.linalg.eigvalsh(gram)[-1]) or 1.0
+    gram = dictionary @ dictionary.mT
+    steepest = torch.linalg.eigvalsh(gram)[..., -1:, None].clamp_min(torch.finfo(gram.dtype).tiny)
     fits = (dictionary @ points).sub_(penalty).div_(steepest)
-    keep = torch.eye(len(gram), dtype=gram.dtype, device=gram.device) - gram / steepest
+    keep = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device) - gram / steepest
+    multiply_add = torch.addmm if codes.ndim == 2 else torch.baddbmm
     ahead, momentum = codes, 1.0
     for _ in range(steps):
-        moved = torch.addmm(fits, keep, ahead).clamp_min_(0)
+        moved = multiply_add(fits, keep, ahead).clamp_min_(0)
         next_momentum = (1 + math.sqrt(1 + 4 * momentum**2)) / 2
         ahead = torch.lerp(codes, moved, 1 + (momentum - 1) / next_momentum)
         codes, momentum = moved, next_momentum
     return codes
 
 
-def _best_dictionary(codes: Float[Tensor, "k n"], points: Float[Tensor, "m n"]) -> tuple[Float[Tensor, "k m"], float]:
+def _best_dictionary(
+    codes: Float[Tensor, "*attempts k n"], points: Float[Tensor, "m n"]
+) -> tuple[Float[Tensor, "*attempts k m"], Float[Tensor, "*attempts"]]:
     """Return the least squares dictionary and the energy it explains; a concept that no row uses becomes zero."""
-    gram, fits = (codes @ codes.T).double(), (codes @ points.T).double()
-    gram.diagonal().add_(1e-10 * gram.trace() / len(gram) + torch.finfo(torch.float64).tiny)
+    gram, fits = (codes @ codes.mT).double(), (codes @ points.T).double()
+    size = gram.diagonal(dim1=-2, dim2=-1).mean(dim=-1, keepdim=True)
+    gram.diagonal(dim1=-2, dim2=-1).add_(1e-10 * size + torch.finfo(torch.float64).tiny)
     dictionary = torch.linalg.solve(gram, fits)
-    return dictionary.to(points), float((dictionary * fits).sum())
+    return dictionary.to(points), (dictionary * fits).sum(dim=(-2, -1))
 
 
 def _best_unit_dictionary(
@@ -324,7 +329,7 @@ def _best_unit_dictionary(
 
 
 def _rescaled(
-    codes: Float[Tensor, "k n"], dictionary: Float[Tensor, "k m"]
-) -> tuple[Float[Tensor, "k n"], Float[Tensor, "k m"]]:
+    codes: Float[Tensor, "*attempts k n"], dictionary: Float[Tensor, "*attempts k m"]
+) -> tuple[Float[Tensor, "*attempts k n"], Float[Tensor, "*attempts k m"]]:
     """Return codes and dictionary with concepts of length 1; codes are multiplied by the lengths, in place."""
-    return codes.mul_(dictionary.norm(dim=1, keepdim=True)), normalize(dictionary, dim=1)
+    return codes.mul_(dictionary.norm(dim=-1, keepdim=True)), normalize(dictionary, dim=-1)

@@ -19,4 +19,4 @@ def tail(x: Any, rank: int, seed: int = 0) -> Subspace:
     """
     principal = Principal.of(x)
     principal.check_rank(rank)
-    return Subspace(principal.vectors[:, -rank:])
+    return principal.span(slice(-rank, None))
