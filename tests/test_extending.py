@@ -360,7 +360,7 @@ def test_a_measure_is_in_lens_records_profile_figures_and_tables(told):
     assert told["measure in lens"] == ["resid.0", "resid.1", "resid.2"]
     assert told["measure in profile"] == [f"resid.{i}" for i in range(4)]
     assert told["measure in report of a lens"]
-    assert "toy measure" in told["measure in table"]
+    assert "toy measure ± sd" in told["measure in table"]
     assert told["vocabulary"][0] == "toy measure"
 
 

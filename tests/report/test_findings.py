@@ -5,6 +5,7 @@ import pytest
 from cells import cell, profile_cells, shares
 from tangentlens.report.contents import find, tabulate
 from tangentlens.report.reading import read_runs
+from tangentlens.report.sections.geometry import dimension_card
 from tangentlens.report.sections.shares import share_over_depth
 from tangentlens.runs.records import Record, as_frame
 from tangentlens.runs.run import create_run
@@ -82,6 +83,16 @@ def test_a_dimension_that_is_not_to_be_trusted_is_told_with_its_sites():
     assert "over all tokens is not to be trusted at 2 of 4 sites (resid.1, resid.2)" in said
     assert "(misfit 0.08 to 0.21; an error of the dimension by 20% makes 0.067)" in said
     assert "with one row per token type is not" not in said
+
+
+@pytest.mark.parametrize(("trouble", "verdict"), [(0.0, "significantly above 5 at step 5"), (1.0, "not to be trusted")])
+def test_a_dimension_that_is_not_to_be_trusted_has_no_verdict_on_its_card(trouble, verdict):
+    about = {"quantity": "activation", "rank": None, "site": "resid.1", "depth": 0.5}
+    rows = [cell("intrinsic_dimension", value, value - 1, value + 1, step=value, **about) for value in (5, 9)]
+    rows += [cell("dimension_trouble", value, step=step, **about) for step, value in ((5, 1.0), (9, trouble))]
+    (card,) = dimension_card(as_frame("r", rows))
+    assert card.value == "9"
+    assert card.verdict.startswith(verdict)
 
 
 @pytest.mark.parametrize(("half", "word"), [(0.001, "within 5% of"), (0.02, "not significantly different from")])

@@ -1,6 +1,7 @@
 """What a headline says of borderline numbers: no more than the interval allows, and by the same rule everywhere."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -132,6 +133,8 @@ def test_what_is_surely_within_five_percent_does_not_emerge():
     small = [log_cell("log_ratio", (1.02, 1.01, 1.03), variant="normal", order=1.0, step=step) for step in (0, 1, 2)]
     kept = [record for record in steps if record.variant != "normal"]
     assert "is not significantly above the mean of the normal control" in told(emerges, *kept, *small)
+    alone = [replace(record, ci_low=None, ci_high=None) for record in small]
+    assert "has no interval at the last step, so that it is not compared" in told(emerges, *kept, *alone)
 
 
 @pytest.mark.parametrize(("ratio", "word", "_"), BORDERLINE)

@@ -26,6 +26,6 @@ def test_numbers_without_an_interval_are_told_without_a_claim():
     assert "7.39 (no interval) times normal (without an interval, and so not compared)" in told
     assert not list(variance(records))
     (since,) = emerges(records)
-    assert "is not significantly above the mean of the normal control" in since
+    assert "has no interval at the last step, so that it is not compared" in since
     title = share_over_depth(records).title
     assert title.endswith(": without an interval, and so not compared with r/d at 2 of 2 sites")

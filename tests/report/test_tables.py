@@ -26,8 +26,8 @@ def test_the_table_has_the_proxys_ratio_to_each_control():
 
 def test_a_profile_is_a_table_of_means_and_deviations_in_order_of_depth():
     table = only_table(*profile_cells("anisotropy", [0.2, 0.5, 0.1]), *profile_cells("rankme", [1, 2]))
-    assert table.columns == ["run", "site", "anisotropy"]
-    assert table["anisotropy"].to_list() == ["0.2 ±0.005", "0.5 ±0.005", "0.1 ±0.005"]
+    assert table.columns == ["run", "site", "anisotropy ± sd"]
+    assert table["anisotropy ± sd"].to_list() == ["0.2 ±0.005", "0.5 ±0.005", "0.1 ±0.005"]
 
 
 def test_visibility_is_a_table_of_sites_with_corrected_p_values():

@@ -4,9 +4,10 @@ import pytest
 
 from cells import cell, profile_cells
 from tangentlens.report.contents import key_figures
+from tangentlens.report.reading import marked
 from tangentlens.runs.records import as_frame
 from tangentlens.studies import SECTIONS
-from tangentlens.studies.profile.section import profile_over_depth
+from tangentlens.studies.profile.section import profile_over_depth, profile_tables
 
 ABOUT = {"quantity": "activation", "rank": None}
 
@@ -54,6 +55,17 @@ def test_a_dimension_that_is_not_to_be_trusted_has_no_verdict():
     (sure,), (doubtful,) = cards(*records), cards(*records, *trouble)
     assert (sure.sign, sure.value) == ("more", "20")
     assert (doubtful.sign, doubtful.verdict) == ("open", "not to be trusted at 2 of 3 sites")
+
+
+def test_a_dimension_that_is_not_to_be_trusted_is_marked_in_the_table_too():
+    rows = [*profile_cells("intrinsic_dimension", [9.0, 20.0]), *profile_cells("dimension_trouble", [0.4, 0.6])]
+    (sure,) = profile_tables(marked(as_frame("r", rows[: len(rows) // 2])))
+    (doubtful,) = profile_tables(marked(as_frame("r", rows)))
+    assert sure.title.endswith("over batches")
+    assert doubtful.title.endswith("over batches; ?: not to be trusted")
+    (column,) = set(doubtful.frame.columns) - {"run", "site"}
+    assert column.endswith(" ± sd")
+    assert [text.endswith(" ?") for text in doubtful.frame[column]] == [False, True]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def own_concepts(rows: pl.DataFrame) -> Iterator[str]:
 
 ACTIVE = Section(
     question="Does a gradient prefer the concepts of its own token?",
-    command="tangentlens test MODEL, or tangentlens audit RUN",
+    command="tangentlens test MODEL, or tangentlens audit MODEL",
     figures=(own_over_depth,),
     findings=(own_concepts,),
     rows=None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import polars as pl
 
@@ -108,7 +109,9 @@ def anisotropy_card(rows: pl.DataFrame) -> Iterator[Card]:
 def dimension_card(rows: pl.DataFrame) -> Iterator[Card]:
     """Show the intrinsic dimension half-way through the network."""
     middle = _middle_site(rows)
-    yield from _card(rows, "intrinsic_dimension", middle, f"Intrinsic dimension at {middle}")
+    doubted = _doubted(rows).filter(pl.col("variant") == "", pl.col("site") == middle).height > 0
+    for card in _card(rows, "intrinsic_dimension", middle, f"Intrinsic dimension at {middle}"):
+        yield replace(card, sign="open", verdict="not to be trusted, see the findings") if doubted else card
 
 
 def _card(rows: pl.DataFrame, metric: str, site: str, title: str) -> Iterator[Card]:
@@ -177,13 +180,20 @@ def _middle_site(rows: pl.DataFrame) -> str:
     return "" if known.is_empty() else str(known.sort((pl.col("depth") - 0.5).abs(), maintain_order=True)["site"][0])
 
 
+def _doubted(rows: pl.DataFrame) -> pl.DataFrame:
+    """Return the sites whose dimension is not to be trusted at the last step."""
+    last = last_measured(rows.filter(pl.col("metric") == "dimension_trouble"))
+    return last.filter(pl.col("value").is_finite(), pl.col("value") >= 0.5)
+
+
 def untrusted(rows: pl.DataFrame) -> Iterator[str]:
     """Say at which sites a dimension is not to be trusted, at the last step."""
     last = last_measured(rows.filter(pl.col("metric") == "dimension_trouble"))
+    doubted = _doubted(rows)
     misfits = last_measured(rows.filter(pl.col("metric") == "dimension_misfit"))
     for variant, what in (("", "over all tokens"), (ONE_PER_TYPE, "with one row per token type")):
         sites = last.filter(pl.col("variant") == variant, pl.col("value").is_finite())
-        bad = sites.filter(pl.col("value") >= 0.5)["site"].to_list()
+        bad = doubted.filter(pl.col("variant") == variant)["site"].to_list()
         if bad:
             off = misfits.filter(pl.col("variant") == variant, pl.col("site").is_in(bad))["value"].to_list()
             where = f" ({', '.join(bad)})" if len(bad) < sites.height else ""

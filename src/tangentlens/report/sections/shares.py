@@ -221,13 +221,15 @@ def emerges(rows: pl.DataFrame) -> Iterator[str]:
     if len(steps) < 3:
         return
     # What is surely within 5% has not risen.
-    lows = [1.0 if kind == "above" else 0.0 for kind in relations(ratios)]
+    kinds = relations(ratios)
+    lows = [1.0 if kind == "above" else 0.0 for kind in kinds]
     since = emergence(ratios["step"].to_list(), lows).step
-    above = (
-        "is not significantly above the mean of the normal control at the last step"
-        if since is None
-        else f"stays significantly above the mean of the normal control from step {since} on"
-    )
+    if since is not None:
+        above = f"stays significantly above the mean of the normal control from step {since} on"
+    elif kinds[-1] == "no interval":
+        above = "has no interval at the last step, so that it is not compared with the mean of the normal control"
+    else:
+        above = "is not significantly above the mean of the normal control at the last step"
     counts = []
     for step in (steps[0], steps[-1]):
         values = p_values.filter(pl.col("step") == step)["value"].to_numpy()

@@ -20,7 +20,7 @@ def loss_over_training(records: pl.DataFrame) -> Figure | None:
     step_axis(plot, rows, last_row=1)
     ends = rows.group_by("model_label", maintain_order=True).agg(first=pl.first("value"), last=pl.last("value"))
     told = "; ".join(f"{row['model_label']} from {row['first']:.2f} to {row['last']:.2f}" for row in ends.to_dicts())
-    of = "held-out text" if _is_of_checkpoints(rows) else "single training batches"
+    of = "the text that all checkpoints read" if _is_of_checkpoints(rows) else "single training batches"
     return Figure(f"{_name(rows)}: {told}", f"Loss of {of}, without interval.", styled(plot, 320))
 
 
@@ -30,7 +30,7 @@ def _is_of_checkpoints(rows: pl.DataFrame) -> bool:
 
 
 def _name(rows: pl.DataFrame) -> str:
-    return "Loss on held-out text" if _is_of_checkpoints(rows) else "Training loss"
+    return "Loss on the text" if _is_of_checkpoints(rows) else "Training loss"
 
 
 def loss(rows: pl.DataFrame) -> Iterator[str]:

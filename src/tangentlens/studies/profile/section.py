@@ -99,26 +99,38 @@ def _title(rows: pl.DataFrame, records: pl.DataFrame) -> str:
 
 
 def profile_tables(records: pl.DataFrame) -> Iterator[Table]:
-    """Tabulate mean and standard deviation over batches, site by site, one table per model."""
+    """Tabulate mean and standard deviation over batches, site by site, one table per model.
+
+    A dimension that is not to be trusted in at least half of the batches has a question mark.
+    """
     key = ["run", "model", "site", "key"]
     records = records.filter(pl.col("rows") == ALL_ROWS)
     is_sd = pl.col("metric").str.starts_with(f"{SD}/")
     rows = records.with_columns(key=KEY.str.strip_prefix(f"{SD}/"))
+    # The trouble of a dimension has its variant: over all tokens, or with one row per type.
+    trouble = KEY.str.replace("^dimension_trouble", "intrinsic_dimension")
+    doubted = records.filter(pl.col("metric") == "dimension_trouble", pl.col("value") >= 0.5).select(
+        *key[:-1], key=trouble, doubted=True
+    )
     wide = (
         rows.filter(~is_sd)
         .join(rows.filter(is_sd).select(*key, sd="value"), on=key)
+        .join(doubted, on=key, how="left")
         .filter(pl.col("key").is_in(_profiled(("table",))))
-        .with_columns(text=text_of(pl.struct("value", "sd", "decided"), _with_deviation))
+        .with_columns(text=text_of(pl.struct("value", "sd", "decided", "doubted"), _with_deviation))
         .sort("run", "model", "depth", maintain_order=True)
         .pivot("key", index=key[:-1], values="text", maintain_order=True)
     )
-    columns = [pl.col(name).alias(METRICS[name].axis) for name in _profiled(("table",)) if name in wide.columns]
+    columns = [
+        pl.col(name).alias(f"{METRICS[name].axis} ± sd") for name in _profiled(("table",)) if name in wide.columns
+    ]
     for (model,), frame in wide.select(*key[:-1], *columns).group_by(["model"], maintain_order=True):
-        yield Table(f"{model}, site by site: mean ± standard deviation over batches", frame.drop("model"))
+        note = "; ?: not to be trusted" if model in doubted["model"] else ""
+        yield Table(f"{model}, site by site: mean ± standard deviation over batches{note}", frame.drop("model"))
 
 
 def _with_deviation(row: Row) -> str:
-    return f"{row['value']:.3g} ±{row['sd']:.1g}{mark(row)}"
+    return f"{row['value']:.3g} ±{row['sd']:.1g}{mark(row)}{' ?' if row['doubted'] else ''}"
 
 
 def shapes(rows: pl.DataFrame) -> Iterator[str]:
