@@ -13,7 +13,7 @@ demo: $(READY)  ## train two small models with the lens on, and write a report
 	$(BIN)/tangentlens demo
 
 test: $(READY) $(MODELS)  ## run every test and every documented example
-	$(BIN)/pytest -q -n auto --dist worksteal
+	$(BIN)/pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 calibrate: $(READY)  ## run the long forms, mostly simulations, of tests that have a short one
 	$(BIN)/pytest -q -n auto --dist worksteal -m calibration

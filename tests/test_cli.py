@@ -129,6 +129,7 @@ def test_a_truncated_part_is_one_line_and_nothing_is_lost(tmp_path, run):
     assert [path.name for path in sorted((copy / "records").iterdir())] == [path.name for path in parts]
 
 
+@pytest.mark.calibration
 def test_activations_that_are_not_finite_stop_the_demo_with_advice(tmp_path):
     options = ["--steps", 4, "--learning-rate", "1e15", "--sites", "resid.1", "--out", tmp_path / "run"]
     fails(1, "demo", *options, says="lower the learning rate", how=apart)

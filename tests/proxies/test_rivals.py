@@ -70,6 +70,7 @@ def test_tail_spans_the_last_singular_vectors():
     assert tail(x, 4).overlap(Subspace.span(last)) == pytest.approx(1)
 
 
+@pytest.mark.calibration
 def test_covariance_prefers_directions_as_a_gaussian_of_that_covariance_does(generator):
     x = data()
     drawn = torch.linalg.cholesky(torch.cov(x.T)) @ torch.randn(30, 4 * 2000, generator=generator, dtype=torch.float64)

@@ -26,7 +26,7 @@ def test_kill_at_random_moments(tmp_path):
     context.set_forkserver_preload(["tangentlens.runs.run"])
     clock = random.Random(0)
     kills = 0
-    for attempt in range(4):
+    for attempt in range(2):
         path = str(tmp_path / f"run-{attempt}")
         acknowledged, seen = set(), set()
         while len(seen) < crash_writer.PARTS:
@@ -41,7 +41,7 @@ def test_kill_at_random_moments(tmp_path):
             kills += writer.exitcode == -signal.SIGKILL
             acknowledged |= drain(ours)
             seen = check(path, acknowledged)
-    assert kills >= 20, f"only {kills} writers were killed in the middle; shorten the sleep"
+    assert kills >= 10, f"only {kills} writers were killed in the middle; shorten the sleep"
 
 
 def test_processes_that_describe_one_run_lose_nothing_of_each_other(tmp_path):

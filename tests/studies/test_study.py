@@ -29,7 +29,9 @@ def judged(study, runs):
     return {entry.claim.id: entry for entry in ledger(read_runs(runs), chosen)}
 
 
-@pytest.mark.parametrize("name", ["learning-dynamics", "shape-of-learning"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("learning-dynamics", marks=pytest.mark.calibration), "shape-of-learning"]
+)
 def test_a_study_of_trainings_judges_the_claims_it_names_and_no_others(name, tmp_path):
     study, out = STUDIES[name], tmp_path / name
     runs = study.run("smoke", Inputs(out))
@@ -65,6 +67,7 @@ def test_regularisers_are_judged_beside_untreated_twins(tmp_path):
     }
 
 
+@pytest.mark.calibration
 def test_architectures_are_compared_with_the_plain_decoder(tmp_path):
     study = STUDIES["architectures"]
     (run,) = study.run("smoke", Inputs(tmp_path / "out"))
@@ -77,6 +80,7 @@ def test_architectures_are_compared_with_the_plain_decoder(tmp_path):
     assert set(run.records.filter(metric="probe_skill")["step"]) == {1}
 
 
+@pytest.mark.calibration
 def test_flatter_frequencies_are_judged_beside_twins_on_the_text_as_it_is(tmp_path):
     study = STUDIES["frequency"]
     runs = study.run("smoke", Inputs(tmp_path / "out"))
@@ -92,6 +96,7 @@ def test_flatter_frequencies_are_judged_beside_twins_on_the_text_as_it_is(tmp_pa
     assert told["as they are"] < told["reweighted 0.5"]
 
 
+@pytest.mark.calibration
 def test_geometry_is_held_against_probes_and_the_end_of_the_training(tmp_path):
     study = STUDIES["downstream"]
     runs = study.run("smoke", Inputs(tmp_path / "out"))

@@ -179,7 +179,9 @@ def test_checkpoints_that_a_training_keeps_can_be_swept(kept, tmp_path):
         assert float(model(input_ids=chosen, labels=chosen).loss) == pytest.approx(told, rel=1e-5)
 
 
-PENALISED = replace(TINY, models=("decoder",), sites=("resid.1",), steps=4, held_out=0.2, evaluate=True)
+PENALISED = replace(
+    TINY, models=("decoder",), sites=("resid.1",), steps=4, held_out=0.2, evaluate=True, by_frequency=False
+)
 
 
 def test_a_penalty_changes_the_training_and_the_loss_is_told_without_it(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 
 import torch
 from jaxtyping import Int
@@ -44,6 +44,8 @@ class TokenizedText:
         return hashlib.sha256(self.sequences.numpy().tobytes()).hexdigest()
 
 
+# All parts of a study read the same text.
+@lru_cache(maxsize=1)
 def tokenize(text: str, vocabulary: int, length: int) -> TokenizedText:
     """Train a byte-level BPE tokenizer on the text itself, and return the text as sequences.
 

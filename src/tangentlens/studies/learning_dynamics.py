@@ -18,7 +18,7 @@ _PLANS = {
     "full": at_full_scale(_SMALL),
 }
 # Tokens of held-out text whose gradients are looked at after training.
-_TOKENS = {"smoke": 512, "small": 8192, "full": 32_768}
+_TOKENS = {"smoke": 256, "small": 8192, "full": 32_768}
 # Where the tangent test looks.
 _SITES: dict[str, str] = {"smoke": "resid.1", "small": "resid", "full": "resid"}
 

@@ -48,6 +48,7 @@ def test_all_revisions_are_listed_measured_and_removed(revisions, text, tmp_path
     assert len(kept) == 1, "only what was there before is left"
 
 
+@pytest.mark.calibration
 def test_a_hub_that_is_away_is_said_at_once_and_what_was_downloaded_is_swept(revisions, text, tmp_path):
     home, small = tmp_path / "home", [*SMALL, "--text", text]
     with hub_of(revisions) as hub:

@@ -39,6 +39,7 @@ def sweep_command(trained, out, *options):
     ]
 
 
+@pytest.mark.calibration
 def test_it_gives_the_numbers_of_a_sweep_in_one_process(trained, swept, tmp_path):
     run = run_sweep(sweep_plan(trained), tmp_path / "sweep", machines=Machines(OnRay(), site_groups=2))
     assert_same(run.records, swept.records)
