@@ -28,7 +28,7 @@ def bert(tmp_path):
 
 @pytest.mark.parametrize("load", [load_model, load_language_model])
 def test_no_tokenizer_is_made_up(bert, load):
-    with pytest.raises(InputError, match=r"there is no tokenizer here.*--tokenizer"):
+    with pytest.raises(InputError, match=r"there is no tokenizer here.*tokenizer=DIR"):
         load(str(bert))
 
 

@@ -122,7 +122,7 @@ def test_a_missing_head_is_refused_or_trained_and_nothing_else_is(tmp_path):
     body = BertModel(BertConfig(vocab_size=400, max_position_embeddings=64, **shape))
     body.save_pretrained(folder)
     assert len(load_language_model(str(folder)).not_loaded) > 0
-    with pytest.raises(InputError, match="--fit-head 200 trains these alone"):
+    with pytest.raises(InputError, match="fit_head=200 trains these alone"):
         run_audit(AuditPlan(str(folder), **SMALL), tmp_path / "refused", quiet)
     before = weight_hash(body)
     losses = []

@@ -1,4 +1,5 @@
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -125,9 +126,75 @@ def test_what_does_not_go_together_is_refused(tiny, tmp_path):
         tl.profile(model, torch.zeros(3), out=tmp_path / "run")
     with pytest.raises(tl.InputError, match=r"no torch\.nn\.Embedding"):
         tl.profile(torch.nn.Linear(2, 2), [1, 2], out=tmp_path / "run")
-    with pytest.raises(TypeError, match="batch_token"):
-        tl.profile(tiny, batch_token=3)
+    with pytest.raises(tl.InputError, match="integers of at least 0"):
+        tl.profile(model, ["a text"], out=tmp_path / "run")
+    with pytest.raises(tl.InputError, match="must be a tokenizer, but is 'gpt2'"):
+        tl.profile(model, "some text", tokenizer="gpt2", out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("function", [tl.profile, tl.model_test, tl.model_audit, tl.sweep])
+def test_settings_that_do_not_exist_or_are_no_numbers_are_told(function, tiny, unchecked):
+    with pytest.raises(tl.InputError, match=r"one of .*skip_first, .*but is 'lenght'; did you mean length\?"):
+        function(tiny, lenght=3)
+    with pytest.raises(tl.InputError, match="length must be a whole number of at least 2, but is '16'"):
+        function(tiny, length="16")
+
+
+def random_ids(below):
+    return torch.randint(0, below, (4000,), generator=torch.Generator().manual_seed(0))
+
+
+class Learned(nn.Module):
+    """A decoder with learned positions, which is called by the names that Hugging Face has."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.places = Plain(), nn.Embedding(16, 16)
+
+    def forward(self, input_ids, labels=None):
+        self.places(torch.arange(input_ids.shape[1]))
+        logits = self.body(input_ids)
+        return logits if labels is None else SimpleNamespace(loss=nn.functional.cross_entropy(logits[0], labels[0]))
+
+
+@pytest.mark.parametrize("function", [tl.model_test, tl.model_audit])
+@pytest.mark.parametrize(
+    ("make", "came"),
+    [
+        (lambda tiny: Plain(), "Plain must return an output with a `loss`.* but cannot be called so; load"),
+        (lambda tiny: AutoModel.from_pretrained(tiny), "returns BaseModelOutputWithPast without one; load"),
+    ],
+)
+def test_a_model_that_returns_no_loss_is_told(function, make, came, tiny, tmp_path):
+    with pytest.raises(tl.InputError, match=came):
+        function(make(tiny), random_ids(50), out=tmp_path / "run", **FEW)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("function", "settings"), [(tl.profile, SMALL), (tl.model_test, FEW)])
+def test_ids_beyond_the_vocabulary_and_windows_beyond_the_context_are_told(function, settings, tiny, tmp_path):
+    known = AutoModelForCausalLM.from_pretrained(tiny)
+    with pytest.raises(tl.InputError, match="must be below 400, the number of its embeddings, but the text has 4"):
+        function(known, random_ids(500), out=tmp_path / "run", **settings)
+    with pytest.raises(tl.InputError, match=r"here with ids up to 59, but raised: index out of range.*pass ids below"):
+        function(Learned(), random_ids(60), out=tmp_path / "run", **settings)
+    with pytest.raises(tl.InputError, match=r"windows of 32 tokens.*index out of range.*choose a smaller length"):
+        function(Learned(), random_ids(50), out=tmp_path / "run", **settings | {"length": 32})
+    assert not (tmp_path / "run").exists()
+    assert function(Learned(), random_ids(50), out=tmp_path / "run", **settings).run.records.height
+
+
+def test_a_model_of_hugging_face_sees_no_more_than_its_context_at_once(tiny, tmp_path):
+    result = tl.profile(
+        AutoModel.from_pretrained(tiny), random_ids(50), out=tmp_path / "run", **SMALL | {"length": 999}
+    )
+    assert result.run.manifest["models"]["LlamaModel"]["window"] == 64
+
+
+def test_an_audit_needs_what_makes_an_untrained_twin(tmp_path):
+    with pytest.raises(tl.InputError, match="must have a `config` from which its class makes an untrained twin"):
+        tl.model_audit(Learned(), random_ids(50), out=tmp_path / "run", **FEW)
 
 
 def test_a_file_is_named_by_a_path(tiny, tmp_path):

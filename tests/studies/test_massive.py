@@ -108,7 +108,7 @@ def test_positions_can_be_skipped_and_windows_can_begin_with_a_special_token(tmp
     assert len(set(values)) == 3
     with pytest.raises(InputError, match="skip_first must leave tokens in windows of 16, but is 17"):
         run_profile(Profile(models=(str(folder),), **SMALL, skip_first=17), tmp_path / "none")
-    with pytest.raises(InputError, match="skip_first must be at least 0"):
+    with pytest.raises(InputError, match="skip_first must be a whole number of at least 0"):
         Profile(models=(str(folder),), skip_first=-1)
 
 

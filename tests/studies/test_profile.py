@@ -235,7 +235,7 @@ def test_bad_input_says_what_to_do(tiny, tmp_path):
         run_profile(Profile(models=(tiny,), text=str(tmp_path / "empty.txt"), **SMALL), tmp_path / "b")
     with pytest.raises(InputError, match="the nearest are resid"):
         run_profile(Profile(models=(tiny,), sites="resd.1", **SMALL), tmp_path / "c")
-    with pytest.raises(InputError, match="batches must be at least 2"):
+    with pytest.raises(InputError, match="batches must be a whole number of at least 2"):
         Profile(models=(tiny,), batches=1)
     with pytest.raises(InputError, match="dtype must be one of auto, float32, bfloat16, float16"):
         Profile(models=(tiny,), dtype="float31")
@@ -243,6 +243,7 @@ def test_bad_input_says_what_to_do(tiny, tmp_path):
         Profile(models=(tiny,), device="abacus")
 
 
+@pytest.mark.calibration
 def test_the_spread_over_batches_is_that_over_other_windows(tiny, tmp_path):
     """The deviation over batches of one run tells how far the means of runs with other seeds are apart."""
     means, sds = [], []

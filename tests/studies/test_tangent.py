@@ -123,8 +123,8 @@ def test_the_report_tabulates_every_control_at_every_site(run, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"rank": 0}, "rank must be at least 1"),
-        ({"tokens": 10}, "tokens must be at least 256"),
+        ({"rank": 0}, "rank must be a whole number of at least 1"),
+        ({"tokens": 10}, "tokens must be a whole number of at least 256"),
         ({"proxy": "nonsense"}, "proxy must be one of"),
     ],
 )

@@ -46,8 +46,8 @@ def _call(body: nn.Module, tokens: Int[Tensor, "batch length"]) -> Callable[[], 
     if "input_ids" not in takes:
         return partial(body, tokens)
     # Keys and values of all layers, which a decoder returns for a continuation, may take more memory than the rest.
-    uncached = {"use_cache": False} if "use_cache" in takes else {}
-    return partial(body, input_ids=tokens, attention_mask=torch.ones_like(tokens), **uncached)
+    more = {"attention_mask": torch.ones_like(tokens), "use_cache": False}
+    return partial(body, input_ids=tokens, **{name: value for name, value in more.items() if name in takes})
 
 
 def _body(model: nn.Module, sites: Sequence[Site]) -> nn.Module:

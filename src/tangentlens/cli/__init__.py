@@ -1,5 +1,6 @@
 """The command line: parse, call, print. An error is one line, and the exit code is then not 0."""
 
+import re
 import sys
 
 import typer
@@ -27,10 +28,19 @@ def main() -> None:
         message = error.format_message()
         code = _fail(f"{message.rstrip('.')}; --help shows what there is", error.exit_code) if message else 2
     except InputError as error:
-        code = _fail(str(error), 1)
+        code = _fail(_with_options(str(error)), 1)
     sys.exit(code)
 
 
 def _fail(message: str, code: int) -> int:
     Console(stderr=True, soft_wrap=True).print(f"[red]error:[/red] {escape(message)}", highlight=False)
     return code
+
+
+def _with_options(message: str) -> str:
+    """Spell settings as options: the library's `fit_head=200` is `--fit-head 200` here."""
+    commands = typer.main.get_group(app).commands.values()
+    names = {option.name for command in commands for option in command.params}
+    return re.sub(
+        r"\b(\w+)=(?=\w)", lambda found: f"--{found[1].replace('_', '-')} " if found[1] in names else found[0], message
+    )

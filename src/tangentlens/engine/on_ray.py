@@ -103,7 +103,7 @@ def _check_possible(ray: Any, needs: Needs) -> None:
         there = Needs(most["CPU"], most["GPU"], int(most["memory"]))
         raise InputError(
             f"a machine of the Ray cluster must have what a task needs ({needs}), but none of {len(machines)} has; the "
-            f"most there is: {there}; ask for less with --cpus, --gpus or --memory, or add a machine"
+            f"most there is: {there}; ask for fewer cpus or gpus, or less memory, or add a machine"
         )
 
 
@@ -114,7 +114,7 @@ def _cluster(address: str) -> Iterator[Any]:
         import ray
     except ImportError as error:
         raise MissingExtra(
-            "--ray must have Ray to run on, but it is not installed; pip install 'tangentlens[ray]'"
+            "a cluster must have Ray to run on, but it is not installed; pip install 'tangentlens[ray]'"
         ) from error
     if ray.is_initialized():
         # A program that has connected by itself stays connected.
@@ -125,8 +125,8 @@ def _cluster(address: str) -> Iterator[Any]:
     except (ConnectionError, ValueError, RuntimeError) as error:
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
-            f"--ray must name a Ray cluster that can be reached, but {address!r} is not: {reason}; `ray start --head` "
-            f"begins one, and --ray {LOCAL} one on this machine alone"
+            f"a Ray cluster must be reachable, but {address!r} is not: {reason}; `ray start --head` begins one, and "
+            f"ray={LOCAL} one on this machine alone"
         ) from error
     try:
         yield ray

@@ -71,7 +71,11 @@ def as_text(ids: Any) -> str:
     Args:
         ids: A tensor or sequence of integers, of any shape.
     """
-    numbers = torch.as_tensor(ids).flatten()
+    try:
+        numbers = torch.as_tensor(ids).flatten()
+    # What cannot be a tensor is told by different errors.
+    except (TypeError, ValueError, RuntimeError):
+        numbers = torch.empty(0)
     if not len(numbers) or numbers.is_floating_point() or bool((numbers < 0).any()):
         raise InputError(
             "token ids must be integers of at least 0, but are not, or there are none; pass a text with tokenizer=, or "

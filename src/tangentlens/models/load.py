@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ import torch
 
 from tangentlens.errors import InputError
 from tangentlens.models.device import AUTO, find_device
+from tangentlens.models.foreign import explained
 from tangentlens.models.loaded import LoadedModel
 from tangentlens.models.loading import Loading, has_accelerate
-from tangentlens.models.memory import check_fits, free_memory, is_out_of_memory
+from tangentlens.models.memory import check_fits, free_memory
 from tangentlens.models.small import Kind
 from tangentlens.models.source import Source
 from tangentlens.models.tokenizer import check_vocabulary, load_tokenizer
@@ -49,7 +51,7 @@ def load_model(spec: str, how: Loading = USUAL) -> LoadedModel:
     from transformers import AutoModel
 
     source = Source.of(spec)
-    with _quiet(), _explained(spec):
+    with _quiet(), explained(partial(LoadError, spec)):
         tokenizer, config = _tokenizer_and_config(source, how)
         model, missing = _weights(AutoModel, source, config, tokenizer, how)
         # No site depends on a pooler, and masked or causal checkpoints have none.
@@ -82,7 +84,7 @@ def load_language_model(spec: str, how: Loading = FOR_GRADIENTS, copies: int = 1
     from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
     source = Source.of(spec)
-    with _quiet(), _explained(spec):
+    with _quiet(), explained(partial(LoadError, spec)):
         tokenizer, config = _tokenizer_and_config(source, how)
         if getattr(config, "is_encoder_decoder", False):
             raise InputError(
@@ -114,7 +116,7 @@ def check_model(spec: str, how: Loading = USUAL) -> None:
         spec: A directory, a hub id, or `id@revision`.
         how: How it will be loaded.
     """
-    with _quiet(), _explained(spec):
+    with _quiet(), explained(partial(LoadError, spec)):
         _tokenizer_and_config(Source.of(spec), how)
 
 
@@ -175,21 +177,6 @@ def _placement(how: Loading) -> dict[str, Any]:
     device = find_device(how.device)
     # Without accelerate, weights are moved one by one after they were mapped into memory.
     return {"device_map": {"": device}} if device.type != "cpu" and has_accelerate() else {}
-
-
-@contextmanager
-def _explained(spec: str) -> Iterator[None]:
-    """Make a `LoadError` of any failure to load a model, unless memory ran out."""
-    try:
-        yield
-    except InputError:
-        raise
-    # For a broken or unusual repository, transformers may raise any exception.
-    except Exception as error:
-        if is_out_of_memory(error):
-            raise
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise LoadError(spec, reason[:300]) from error
 
 
 def _check_missing(source: Source, missing: list[str]) -> None:

@@ -45,7 +45,14 @@ class LoadedModel:
 
     def encode(self, text: str) -> list[int]:
         """Return the token ids of a text, without special tokens."""
-        return list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        ids = list(self.tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"])
+        # Which embedding of a module that is not of Hugging Face is that of its tokens cannot be known.
+        if hasattr(self.model, "get_input_embeddings") and max(ids, default=-1) >= self.vocabulary:
+            raise InputError(
+                f"token ids of {self.name} must be below {self.vocabulary}, the number of its embeddings, but the text "
+                f"has {max(ids)}; use the tokenizer that the model was trained with, or other ids"
+            )
+        return ids
 
     @property
     def vocabulary(self) -> int:
@@ -93,7 +100,10 @@ class LoadedModel:
         """The id of the mask token; -1 for a decoder without one."""
         mask_id = self.tokenizer.mask_token_id
         if mask_id is None and self.kind == "encoder":
-            raise InputError(f"{self.name} must have a mask token for a masked loss, but its tokenizer has none")
+            raise InputError(
+                f"{self.name} must have a mask token for a masked loss, but its tokenizer has none; pass text with a "
+                "tokenizer that has one"
+            )
         return -1 if mask_id is None else int(mask_id)
 
     @cached_property
@@ -153,5 +163,7 @@ class LoadedModel:
         """Return the same model with the begin-of-sequence token before every text, if the tokenizer adds none."""
         bos = self.tokenizer.bos_token_id
         if bos is None:
-            raise InputError(f"{self.name} must have a begin-of-sequence token for --bos, but its tokenizer has none")
+            raise InputError(
+                f"{self.name} must have a begin-of-sequence token if bos is asked for, but its tokenizer has none"
+            )
         return self if bos in self.specials[0] else replace(self, begin=(int(bos),))

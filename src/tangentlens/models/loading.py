@@ -40,7 +40,7 @@ class Loading:
 
     def _check_device_map(self) -> None:
         if self.device_map != AUTO:
-            raise InputError(f"device_map must be {AUTO}, but is {self.device_map!r}; --device names a single device")
+            raise InputError(f"device_map must be {AUTO}, but is {self.device_map!r}; device names a single one")
         if self.device != AUTO:
             raise InputError(
                 f"a device map chooses the devices itself, but device is {self.device!r}; leave one of them out"

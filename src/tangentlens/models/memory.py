@@ -49,8 +49,8 @@ def check_fits(name: str, model: nn.Module, device: torch.device, copies: int = 
         times = "" if copies == 1 else f", {copies} times"
         raise InputError(
             f"{name} must fit into memory, but its {count / 1e9:.3g} billion weights in {dtype}{times} need "
-            f"{needed / _GIB:.1f} GiB, and {free / _GIB:.1f} GiB are free on {device}; use --dtype bfloat16, another "
-            "--device, or, for profile and visibility, --device-map auto"
+            f"{needed / _GIB:.1f} GiB, and {free / _GIB:.1f} GiB are free on {device}; use dtype=bfloat16, another "
+            "device, or, for profile and visibility, device_map=auto"
         )
 
 

@@ -57,12 +57,12 @@ def check_vocabulary(source: Source, tokenizer: Any, model: Any) -> None:
         raise InputError(
             f"{source.place} must have a token embedding for every token, but its tokenizer has {len(tokenizer)} "
             f"tokens, with ids up to {largest}, and the model has {known} embeddings; the two do not belong together: "
-            "name the model's own: --tokenizer DIR"
+            "name the model's own: tokenizer=DIR"
         )
 
 
 def _no_tokenizer(source: Source) -> InputError:
     return InputError(
         f"{source.place} must hold a tokenizer, but there is no tokenizer here, as in many checkpoints of trainings; "
-        "name the directory or hub id that has it: --tokenizer DIR"
+        "name the directory or hub id that has it: tokenizer=DIR"
     )

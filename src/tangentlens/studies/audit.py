@@ -15,7 +15,7 @@ from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.alignment.tangent_planes import VERDICTS
 from tangentlens.capture.sites import Site, find_sites
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.records import share_records
 from tangentlens.lens.settings import check_rank
@@ -81,6 +81,9 @@ class AuditPlan:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
+        check_whole(1, rank=self.rank, tokens=self.tokens)
+        check_whole(2, length=self.length)
+        check_whole(0, skip_first=self.skip_first, fit_head=self.fit_head, seed=self.seed)
         check_threshold(self.massive, "massive")
         Loading.of(self)
 
@@ -227,12 +230,12 @@ AUDIT = Job(
     _folder,
     Section(
         question="Is the proxy really tangent?",
-        command="tangentlens audit RUN",
+        command="tangentlens audit MODEL",
         tables=(audit_tables,),
         findings=(verdicts,),
         rows=None,
     ),
     apart=lambda plan: networks_of(plan.target),
     make_one=lambda plan, out, name: run_audit(plan, out, only=name),
-    smaller="--tokens 2048, --length 64, fewer --sites or --dtype bfloat16",
+    smaller="tokens=2048, length=64, fewer sites or dtype=bfloat16",
 )

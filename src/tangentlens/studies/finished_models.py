@@ -23,7 +23,7 @@ _FIT_HEAD = {"smoke": 5, "small": 200, "full": 2000}
 
 def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
     if not inputs.models:
-        raise InputError("finished-models must be given models, but got none; name them: --models path/to/one,hub/id")
+        raise InputError("finished-models must be given models, but got none; name them: models=path/to/one,hub/id")
     # A name is that of a folder, and what models are told apart by.
     names = [Path(model).absolute().name for model in inputs.models]
     twice = next((name for name in names if names.count(name) > 1), None)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 from tangentlens.capture.untouched import untouched
 from tangentlens.corpora.windows import Text
 from tangentlens.engine import Machines
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, check_name
 from tangentlens.models.live import TokenIds, as_text, live_model
 from tangentlens.report.result import Result
 from tangentlens.runs.files import Place
@@ -53,7 +53,7 @@ def profile(
         settings: Further settings, as `tangentlens.studies.profile.Profile` has them.
     """
     given = _Given.of(model, text, tokenizer, name)
-    plan = Profile(models=(given.spec,), text=given.text_name, **given.settings, **settings)
+    plan = _planned(Profile, settings, models=(given.spec,), text=given.text_name, **given.settings)
     return _made("profile", plan, given, out, watch)
 
 
@@ -81,7 +81,7 @@ def model_test(
         settings: Further settings, as `tangentlens.studies.tangent.TestPlan` has them.
     """
     given = _Given.of(model, text, tokenizer, name)
-    plan = TestPlan(model=given.spec, text=given.text_name, **given.settings, **settings)
+    plan = _planned(TestPlan, settings, model=given.spec, text=given.text_name, **given.settings)
     return _made("test", plan, given, out, watch)
 
 
@@ -109,7 +109,7 @@ def model_audit(
         settings: Further settings, as `tangentlens.studies.audit.AuditPlan` has them.
     """
     given = _Given.of(model, text, tokenizer, name)
-    plan = AuditPlan(target=given.spec, text=given.text_name, **given.settings, **settings)
+    plan = _planned(AuditPlan, settings, target=given.spec, text=given.text_name, **given.settings)
     return _made("audit", plan, given, out, watch)
 
 
@@ -131,7 +131,8 @@ def sweep(
         machines: Where to do it, such as `Machines(OnRay("auto"))`; by default in this process.
         settings: Further settings, as `tangentlens.studies.sweep.SweepPlan` has them.
     """
-    plan = SweepPlan(models=tuple(map(str, models)), text=None if text is None else str(text), **settings)
+    own = {"models": tuple(map(str, models)), "text": None if text is None else str(text)}
+    plan = _planned(SweepPlan, settings, **own)
     return Result(JOBS["sweep"].run(plan, out, watch, machines), SECTIONS)
 
 
@@ -173,6 +174,11 @@ class _Given:
                     "a module must come with its tokenizer to read text, but none was given; pass tokenizer=, or token "
                     "ids as the text"
                 )
+            if not (is_ids or callable(tokenizer)):
+                raise InputError(
+                    f"the tokenizer of a module must be a tokenizer, but is {tokenizer!r}; load it, as with "
+                    "transformers.AutoTokenizer.from_pretrained"
+                )
             tokenizer, settings = TokenIds() if is_ids else tokenizer, {}
             live = live_model(model, tokenizer, name or type(model).__name__)
         elif is_ids:
@@ -183,6 +189,14 @@ class _Given:
         label = str(text) if isinstance(text, Path) else "token ids" if is_ids else "text" if words else None
         held = None if words is None else Text(content=words.encode())
         return cls(str(model) if live is None else live.name, label, settings, InHand(live, held))
+
+
+def _planned(plan: type[Any], settings: Mapping[str, Any], **own: Any) -> Any:
+    """Return a plan from what the function says itself and the caller's further settings."""
+    known = [field.name for field in fields(plan) if field.name not in own]
+    for name in settings:
+        check_name("a setting", name, known)
+    return plan(**own, **settings)
 
 
 def _made(job: str, plan: Any, given: _Given, out: str | Place | None, watch: Watch) -> Result:

@@ -5,7 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from jaxtyping import Int
+from torch import Tensor
+
 from tangentlens.corpora.windows import Text
+from tangentlens.errors import InputError
 from tangentlens.models.loaded import LoadedModel
 
 
@@ -27,3 +31,18 @@ class InHand:
 
 
 NOTHING = InHand()
+
+
+def not_run(name: str, tokens: Int[Tensor, "w length"], reason: str) -> InputError:
+    """Return the error of a model that does not run.
+
+    Args:
+        name: What the error calls the model.
+        tokens: The token ids `(w, length)` that it was run on.
+        reason: What it raised.
+    """
+    return InputError(
+        f"{name} must run on windows of {tokens.shape[1]} tokens, here with ids up to {int(tokens.max())}, but "
+        f"raised: {reason}; if its context is shorter, choose a smaller length, and if it has fewer embeddings, pass "
+        "ids below their number"
+    )

@@ -71,7 +71,7 @@ class Job:
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             raise InputError(
                 f"{self.name} must fit into memory, but memory ran out ({reason}); what was measured stays in {out}; "
-                f"try {self.smaller}, with another --out"
+                f"try {self.smaller}, with another out"
             ) from error
 
     def tasks(self, plan: Any, out: Place, needs: Needs) -> list[Task]:

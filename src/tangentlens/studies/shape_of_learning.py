@@ -53,7 +53,7 @@ def _parts(scale: str, inputs: Inputs) -> Sequence[Part]:
     plan = replace(chosen.plan, text=inputs.text, device=inputs.device)
     if plan.units == "enwik8" and plan.text is None:
         raise InputError(
-            f"shape-of-learning at {scale} must be given enwik8, but got no text; name the file with --text (plain, "
+            f"shape-of-learning at {scale} must be given enwik8, but got no text; name the file with text=FILE (plain, "
             ".zip, .gz or .xz), or download it with `tangentlens enwik8`"
         )
     # Other seeds, so that these are further networks, in which every step of the first epoch is measured.

@@ -95,8 +95,8 @@ class Study:
         if machines is not None and isinstance(inputs.out, Remote):
             raise InputError(
                 "a study on several machines must be written to a folder that all of them see, because each adds to "
-                f"one manifest under its lock, but {inputs.out} is a URL, which has no locks; name a folder, or leave "
-                "out --ray"
+                f"one manifest under its lock, but {inputs.out} is a URL, which has no locks; name a folder, or use "
+                "one machine"
             )
         if machines is not None:
             alike = [list(group) for _, group in groupby(parts, key=lambda part: part.job.name)]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import partial
 from itertools import islice
 from typing import Any, cast
 
@@ -18,12 +20,13 @@ from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.windows import Text, windows
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.models.foreign import explained
 from tangentlens.models.load import load_language_model
 from tangentlens.models.loaded import LoadedModel
 from tangentlens.models.loading import Loading
 from tangentlens.models.small import Kind
 from tangentlens.runs.progress import Progress, Watch
-from tangentlens.studies.in_hand import NOTHING, InHand
+from tangentlens.studies.in_hand import NOTHING, InHand, not_run
 from tangentlens.training.objectives import IGNORED, batch_for
 
 # Sequences in a forward pass.
@@ -180,7 +183,7 @@ def model_subject(spec: str, how: Backward, watch: Watch, in_hand: InHand = NOTH
     if loaded.not_loaded and not how.fit_head:
         raise InputError(
             f"{spec} must hold its head for a language-model loss, but {len(loaded.not_loaded)} weights are "
-            f"missing, such as {next(iter(loaded.not_loaded))}; --fit-head 200 trains these alone before it is measured"
+            f"missing, such as {next(iter(loaded.not_loaded))}; fit_head=200 trains these alone before it is measured"
         )
     if how.bos:
         loaded = loaded.beginning_with_bos()
@@ -192,6 +195,13 @@ def model_subject(spec: str, how: Backward, watch: Watch, in_hand: InHand = NOTH
 
     text = in_hand.text_of(how.text)
     batches = _text_batches(how, loaded, text, first=0, n_tokens=how.tokens)
+    if in_hand.model is not None:
+        _check_loss(loaded, batches)
+    if how.nulls and not hasattr(loaded.model, "config"):
+        raise InputError(
+            f"{spec} must have a `config` from which its class makes an untrained twin, but has none; keep what the "
+            "model was made from as its `config`, or use tl.model_test without nulls, or tl.audit of captured rows"
+        )
     if loaded.not_loaded:
         _fit_head(how, loaded, text, watch)
     # The loss of a masked model is where its masks are.
@@ -210,6 +220,29 @@ def model_subject(spec: str, how: Backward, watch: Watch, in_hand: InHand = NOTH
         token_name=loaded.token_name,
         text=loaded.tokenizer.decode,
         facts=loaded.facts,
+    )
+
+
+def _check_loss(loaded: LoadedModel, batches: Sequence[Mapping[str, Tensor]]) -> None:
+    """Raise if a model does not return its loss; it is run on the sequence with the largest token id."""
+    batch = max(batches, key=lambda batch: int(batch["input_ids"].max()))
+    place = int(batch["input_ids"].amax(dim=1).argmax())
+    one = {name: ids[place : place + 1] for name, ids in batch.items()}
+    try:
+        inspect.signature(loaded.model.forward).bind(**one)
+    except TypeError:
+        came = "cannot be called so"
+    else:
+        with explained(partial(not_run, loaded.name, one["input_ids"])), torch.no_grad():
+            output = loaded.model(**one)
+        loss = getattr(output, "loss", None)
+        if isinstance(loss, Tensor) and loss.numel() == 1:
+            return
+        came = f"returns {type(output).__name__} without one"
+    raise InputError(
+        f"{loaded.name} must return an output with a `loss`, a number, if it is called with input_ids and labels, but "
+        f"{came}; load a Hugging Face model with its head (AutoModelForCausalLM or AutoModelForMaskedLM), and wrap any "
+        "other in a module whose forward(input_ids, labels) returns one"
     )
 
 

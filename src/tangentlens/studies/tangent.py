@@ -14,7 +14,7 @@ from tangentlens.alignment.rows import TokenRows
 from tangentlens.alignment.share import ORDERS
 from tangentlens.alignment.tangent_test import CONTROLS
 from tangentlens.capture.sites import Site, find_sites
-from tangentlens.errors import InputError
+from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.concepts import Wording, concept_records
 from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
@@ -87,9 +87,10 @@ class TestPlan:
     trust_remote_code: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in {"rank": 1, "tokens": 256, "length": 2, "skip_first": 0, "fit_head": 0}.items():
-            if getattr(self, name) < least:
-                raise InputError(f"{name} must be at least {least}, but is {getattr(self, name)}")
+        check_whole(1, rank=self.rank)
+        check_whole(256, tokens=self.tokens)
+        check_whole(2, length=self.length)
+        check_whole(0, skip_first=self.skip_first, fit_head=self.fit_head, seed=self.seed)
         named_proxy(self.proxy)
         check_threshold(self.massive, "massive")
         Loading.of(self)
@@ -201,5 +202,5 @@ TEST = Job(
     _folder,
     apart=lambda plan: networks_of(plan.model),
     make_one=lambda plan, out, name: run_test(plan, out, only=name),
-    smaller="--tokens 2048, --length 64, --sites resid:8 or --dtype bfloat16",
+    smaller="tokens=2048, length=64, sites=resid:8 or dtype=bfloat16",
 )

@@ -173,7 +173,7 @@ TRAIN = Job(
     TrainPlan,
     run_train,
     folder=lambda plan: Path("runs") / NAME,
-    smaller="--sites resid:3 or --rank 8",
+    smaller="sites=resid:3 or rank=8",
     apart=lambda plan: [network.name for network in plan.networks()],
     make_one=lambda plan, out, name: run_train(plan, out, only=name),
 )

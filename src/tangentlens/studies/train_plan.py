@@ -209,7 +209,7 @@ class TrainPlan:
         if not isinstance(place, Path):
             raise InputError(
                 f"weights must be kept in a folder, where models can be loaded from, but {place} is a URL; name a "
-                "folder, or leave out --keep"
+                "folder, or leave out keep"
             )
         return place / "checkpoints" / network.name
 

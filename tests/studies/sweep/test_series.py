@@ -106,7 +106,7 @@ def test_plans_without_a_checkpoint_are_told(plan, says):
 def test_a_folder_without_checkpoints_and_revisions_of_a_folder_are_told(tmp_path):
     with pytest.raises(InputError, match="must hold checkpoints"):
         find_series([str(tmp_path)], None)
-    with pytest.raises(InputError, match="--revisions must be of a model on the hub"):
+    with pytest.raises(InputError, match="revisions must be of a model on the hub"):
         find_series([str(checkpoints(tmp_path / "out", "step1"))], "all")
 
 

@@ -177,7 +177,7 @@ def test_the_number_of_groups_must_be_positive():
         groups_of(0)
 
 
-def test_the_command_takes_it_and_the_plan_does_not_know_it():
+def test_the_command_takes_it_and_the_plan_does_not_know_it(unchecked):
     with mock.patch.object(sweep_command, "run_and_report") as called:
         done = CliRunner().invoke(app, ["sweep", "somewhere", "--site-groups", "3"])
     assert done.exit_code == 0

@@ -116,6 +116,6 @@ def test_what_cannot_be_measured_leaves_nothing_there(trained, url):
 def test_what_needs_a_folder_is_refused_first():
     with pytest.raises(InputError, match="must be written to a folder that all of them see"):
         STUDIES["demo"].run("smoke", Inputs(as_place("memory://demo")), machines=Machines())
-    with pytest.raises(InputError, match="leave out --keep"):
+    with pytest.raises(InputError, match="leave out keep"):
         JOBS["train"].run(TrainPlan(keep=True), "memory://kept")
     assert not is_run("memory://kept")

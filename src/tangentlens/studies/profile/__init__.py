@@ -22,6 +22,6 @@ PROFILE = Job(
     Profile,
     run_profile,
     folder=_folder,
-    smaller="--batch-tokens 2048, --length 64, --sites resid:8 or --dtype bfloat16",
+    smaller="batch_tokens=2048, length=64, sites=resid:8 or dtype=bfloat16",
     section=SECTION,
 )

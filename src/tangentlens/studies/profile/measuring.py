@@ -6,6 +6,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from functools import partial
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -19,6 +20,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.massive import Places
 from tangentlens.geometry.measures import Cloud, chosen
 from tangentlens.geometry.rows import as_rows
+from tangentlens.models.foreign import explained
 from tangentlens.models.load import check_model, load_model, model_name
 from tangentlens.models.loaded import LoadedModel
 from tangentlens.models.loading import Loading
@@ -29,7 +31,7 @@ from tangentlens.runs.records import Record
 from tangentlens.runs.run import Run, create_run
 from tangentlens.runs.vocabulary import ACTIVATION
 from tangentlens.statistics.evidence import BATCHES
-from tangentlens.studies.in_hand import NOTHING, InHand
+from tangentlens.studies.in_hand import NOTHING, InHand, not_run
 from tangentlens.studies.profile.expected import typical_cloud
 from tangentlens.studies.profile.plan import NAME, Profile
 from tangentlens.studies.profile.presets import PresetModel
@@ -106,7 +108,7 @@ class _ModelProfile:
             return
         # A text that is too short is told before anything is measured.
         batches = list(self._batches())
-        cost = self._cost()
+        cost = self._cost(torch.cat(batches))
         self.watch(Progress(self.name, 0, self.total, cost))
         for number, gathered in enumerate(batches, start=1):
             self._measure_batch(number - 1, gathered, cost)
@@ -140,7 +142,7 @@ class _ModelProfile:
             tokens = done * self.profile.batch_tokens + count
             raise InputError(
                 f"the text must give at least {2 * self.profile.batch_tokens} tokens, two batches, in windows of "
-                f"{self.length}, but gives {tokens}; use a longer text, a smaller --batch-tokens or a smaller --length"
+                f"{self.length}, but gives {tokens}; use a longer text, a smaller batch_tokens or a smaller length"
             )
 
     def _measure_batch(self, number: int, tokens: Int[Tensor, "w length"], cost: str) -> None:
@@ -190,12 +192,14 @@ class _ModelProfile:
         device = self.loaded.device
         activations(self.loaded.model, self.sites, self.loaded.framed(tokens).to(device), keep.to(device), see)
 
-    def _cost(self) -> str:
+    def _cost(self, read: Int[Tensor, "w length"]) -> str:
         """Return how long all batches will take and how much memory, from one forward pass and one site's measures."""
-        some = torch.zeros(max(1, 512 // self.length), self.length, dtype=torch.int64)
+        # If the model cannot run on the text at all, it cannot on the windows with the largest token ids.
+        some = read[read.amax(dim=1).argsort(descending=True)[: max(1, 512 // self.length)]]
         for _ in range(2):
             start = time.perf_counter()
-            self._forward(some, lambda site, piece: None)
+            with explained(partial(not_run, self.name, some)):
+                self._forward(some, lambda site, piece: None)
             forward = (time.perf_counter() - start) / some.numel()
         size = self.profile.batch_tokens
         sample = typical_cloud(size, self.width, Devices.of(self.loaded.model).measure)

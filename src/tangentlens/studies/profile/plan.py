@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tangentlens.errors import InputError, check_name
+from tangentlens.errors import InputError, check_name, check_whole
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.geometry.measures import NAMES, USUAL
 from tangentlens.models.device import AUTO
@@ -60,10 +60,9 @@ class Profile:
     tokenizer: str | None = None
 
     def __post_init__(self) -> None:
-        least = {"batches": 2, "batch_tokens": 64, "length": 2, "skip_first": 0}
-        for name, smallest in least.items():
-            if getattr(self, name) < smallest:
-                raise InputError(f"{name} must be at least {smallest}, but is {getattr(self, name)}")
+        check_whole(2, batches=self.batches, length=self.length)
+        check_whole(64, batch_tokens=self.batch_tokens)
+        check_whole(0, skip_first=self.skip_first, seed=self.seed)
         if not self.measures:
             raise InputError(f"measures must name at least one, but is empty; choose from {', '.join(NAMES)}")
         for name in self.measures:
@@ -82,7 +81,7 @@ class Profile:
                     f"up_to must leave a model, but is {self.up_to:g} billion parameters; choose at least {least:.2g}"
                 )
         elif self.up_to is not None:
-            raise InputError("up_to must come with a preset, but there is none; name one: --preset shape-of-learning")
+            raise InputError("up_to must come with a preset, but there is none; name one: preset=shape-of-learning")
         elif not self.models:
             raise InputError("a model or a preset must be named, but none is; name a directory or a hub id")
 

@@ -15,4 +15,4 @@ def _folder(plan: SweepPlan) -> Path:
     return Path("runs") / f"{NAME}-{name}"
 
 
-SWEEP = Job(NAME, SweepPlan, run_sweep, _folder, SECTION, smaller="--tokens 2048, --sites resid:8 or --dtype bfloat16")
+SWEEP = Job(NAME, SweepPlan, run_sweep, _folder, SECTION, smaller="tokens=2048, sites=resid:8 or dtype=bfloat16")

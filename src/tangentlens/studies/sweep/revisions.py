@@ -55,12 +55,12 @@ def wanted_revisions(asked: str, listed: Callable[[], Sequence[str]]) -> list[st
         names = _of_part(part, listed)
         if not names:
             raise InputError(
-                f"--revisions must ask for revisions that exist, but {part!r} gives none; there are "
+                f"revisions must ask for revisions that exist, but {part!r} gives none; there are "
                 f"{_some(listed()) or 'none'}"
             )
         found |= dict.fromkeys(names)
     if not found:
-        raise InputError(f"--revisions must name revisions, but is {asked!r}; {ALL!r} takes all that have a step")
+        raise InputError(f"revisions must name revisions, but is {asked!r}; {ALL!r} takes all that have a step")
     return list(found)
 
 

@@ -62,11 +62,11 @@ def find_series(models: Sequence[str], revisions: str | None, preset: Iterable[S
         parent = Path(os.path.commonpath([Path(folder).absolute().parent for folder in single]))
         series.append(_made(parent.name or "model", [(folder, Path(folder).absolute().name) for folder in single]))
     if folders and revisions is not None and len(folders) == len(models):
-        raise InputError(f"--revisions must be of a model on the hub, but {folders[0]} is a folder; leave them out")
+        raise InputError(f"revisions must be of a model on the hub, but {folders[0]} is a folder; leave them out")
     series += [_on_hub(model, revisions) for model in models if model not in folders]
     series += [_on_hub(model.hub_id, revisions or model.revisions, model.tokens_per_step) for model in preset]
     if not series:
-        raise InputError("a sweep must have a model to look at, but none was named; name one, or a --preset")
+        raise InputError("a sweep must have a model to look at, but none was named; name one, or a preset")
     twice = [name for name, times in Counter(one.name for one in series).items() if times > 1]
     if twice:
         raise InputError(f"models of a sweep must have names of their own, but {twice[0]!r} is that of several")
@@ -78,8 +78,8 @@ def _on_hub(model: str, revisions: str | None, tokens_per_step: int = 0) -> Seri
     asked = source.revision or revisions
     if asked is None:
         raise InputError(
-            f"a model on the hub must come with the revisions to look at, but {model!r} has none; add --revisions all, "
-            "or for example --revisions step1000..step9000:1000"
+            f"a model on the hub must come with the revisions to look at, but {model!r} has none; add revisions=all, "
+            "or for example revisions=step1000..step9000:1000"
         )
     names = wanted_revisions(asked, lambda: hub_revisions(source.place))
     return _made(source.place, [(f"{source.place}@{name}", name) for name in names], tokens_per_step)

@@ -93,5 +93,5 @@ VISIBILITY = Job(
     run_visibility,
     _folder,
     SECTION,
-    smaller="--types 1024, --anchors 64, --sites resid:8 or --dimension 8",
+    smaller="types=1024, anchors=64, sites=resid:8 or dimension=8",
 )

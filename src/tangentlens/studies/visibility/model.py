@@ -59,7 +59,7 @@ def one_per_type(
     if int(drawn.sum()) < _LEAST_TYPES:
         raise InputError(
             f"the text must hold at least {_LEAST_TYPES} token types in windows of {length} tokens, but holds "
-            f"{int(drawn.sum())}; use a longer text or a smaller --length"
+            f"{int(drawn.sum())}; use a longer text or a smaller length"
         )
     rows: dict[str, list[Tensor]] = {site.name: [] for site in sites}
     some = max(_FORWARD // length, 1)
