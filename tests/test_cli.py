@@ -272,15 +272,19 @@ def test_json_is_for_programs(run, tmp_path):
     assert {finding["model"] for finding in told["findings"]} == {"decoder", "encoder"}
     checks = json.loads(tangentlens("doctor", "--json").stdout)
     assert all(check["ok"] for check in checks)
-    assert {"python", "torch", "disk", "threads", "device"} <= {check["name"] for check in checks}
+    assert {"python", "torch", "disk", "threads", "device", "bfloat16"} <= {check["name"] for check in checks}
 
 
 def test_doctor_says_what_would_not_work(monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4096)
+    # As if a product in bfloat16 ended the process.
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
     done = tangentlens("doctor")
     assert done.returncode == 1
     assert "BAD threads" in done.stdout
     assert "more threads than cores" in done.stdout
+    assert "BAD bfloat16" in done.stdout
+    assert "ends the process with code 1; set ONEDNN_MAX_CPU_ISA" in " ".join(done.stdout.split())
 
 
 def test_control_c_leaves_a_readable_run_and_the_same_command_goes_on(tmp_path):

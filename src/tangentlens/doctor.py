@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -35,7 +36,8 @@ class Check:
 
 def examine() -> list[Check]:
     """Return the results of all checks, in a fixed order."""
-    return [_python(), *map(_package, _REQUIRED), _threads(), _device(), _disk(), _working_folder(), _arithmetic()]
+    machine = [_threads(), _device(), _disk(), _working_folder(), _arithmetic(), _short_format()]
+    return [_python(), *map(_package, _REQUIRED), *machine]
 
 
 def _python() -> Check:
@@ -93,6 +95,20 @@ def _arithmetic() -> Check:
             raise RuntimeError("eigenvalues of the identity are not 1")
 
     return _tried("linear algebra", decompose, "float64 eigenvalues are correct", "reinstall PyTorch")
+
+
+def _short_format() -> Check:
+    """Check that PyTorch multiplies in bfloat16 on the CPU, in a process of its own: a failure may end it."""
+
+    def multiply() -> None:
+        program = "import torch; x = torch.ones(64, 64, dtype=torch.bfloat16); x @ x"
+        ended = subprocess.run([sys.executable, "-c", program], capture_output=True, check=False).returncode
+        if ended:
+            raise RuntimeError(f"a product in bfloat16 ends the process with code {ended}")
+
+    # Some virtual machines announce instructions (AMX) that they do not have.
+    hint = "set ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 in the environment, or use float32 only"
+    return _tried("bfloat16", multiply, "products in bfloat16 work on the CPU", hint)
 
 
 def _tried(name: str, action: Callable[[], None], found: str, hint: str) -> Check:
