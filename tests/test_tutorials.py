@@ -78,11 +78,7 @@ def number(pattern, text):
     return float(re.search(pattern, text)[1])
 
 
-@pytest.mark.parametrize(
-    "path",
-    [TUTORIALS[0], *(pytest.param(path, marks=pytest.mark.calibration) for path in TUTORIALS[1:])],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("path", TUTORIALS, ids=lambda path: path.stem)
 def test_a_tutorial_runs_and_shows_what_it_speaks_of(path, tmp_path, monkeypatch):
     monkeypatch.setenv("JUPYTER_RUNTIME_DIR", str(tmp_path))  # not in the user's home
     shown = outputs(executed(path, tmp_path))

@@ -8,9 +8,20 @@ from scipy import stats
 from tangentlens import InputError, anisotropy
 from tangentlens.geometry.rows import group_products
 from tangentlens.geometry.spectrum.anisotropy import anisotropy_replicates
-from tangentlens.statistics.bootstrap import bootstrap_interval, cluster_bootstrap
+from tangentlens.statistics.bootstrap import bootstrap_interval, bootstrap_means, cluster_bootstrap
 from tangentlens.statistics.groups import sequence_groups
-from tangentlens.statistics.jackknife import jackknife, jackknives, leave_one_out, replicate, share_jackknife
+from tangentlens.statistics.jackknife import (
+    jackknife,
+    jackknife_over,
+    jackknife_reach,
+    jackknife_reach_of_sum,
+    jackknives,
+    leave_one_out,
+    log_odds,
+    log_share,
+    replicate,
+    share_jackknife,
+)
 
 
 def test_groups_hold_whole_sequences_of_even_number():
@@ -160,3 +171,49 @@ def test_several_estimates_at_once_are_those_one_by_one():
             low, high = min(value, center - reach), max(value, center + reach)
         numbers = (found.value, found.ci_low, found.ci_high)
         assert numbers == pytest.approx((value, low, high), nan_ok=True)
+
+
+def test_a_function_of_a_sum_has_the_reach_of_the_same_function_of_rows(generator):
+    terms = torch.rand(50, generator=generator, dtype=torch.float64) + 0.1
+    # Labels 2 and 5 have no rows, and are no groups.
+    group = torch.tensor([0, 1, 3, 4, 6])[torch.randint(0, 5, (50,), generator=generator)]
+    expected = jackknife_reach(lambda mask: math.log(float(mask.sum() / terms[mask].sum())), group)
+    assert jackknife_reach_of_sum(lambda total, n: math.log(n / total), terms, group) == pytest.approx(expected)
+    # One term that outweighs all others does not cancel them.
+    terms[group == 3] *= 1e17
+    expected = jackknife_reach(lambda mask: math.log(float(mask.sum() / terms[mask].sum())), group)
+    assert jackknife_reach_of_sum(lambda total, n: math.log(n / total), terms, group) == pytest.approx(expected)
+
+
+def test_two_groups_have_a_reach_and_one_group_or_an_infinite_estimate_has_none():
+    two, ones = torch.tensor([0, 1, 1]), torch.ones(3)
+    halves = stats.t.ppf(0.975, 1) * math.sqrt(1 / 2 * (0.5**2 + 0.5**2))
+    assert jackknife_reach_of_sum(lambda total, n: total, ones, two) == pytest.approx(halves)
+    assert jackknife_reach(lambda mask: float(mask.sum()), two) == pytest.approx(halves)
+    assert jackknife_reach_of_sum(lambda total, n: total, ones, torch.zeros(3).long()) == math.inf
+    assert jackknife_reach_of_sum(lambda total, n: math.inf if n == 1 else total, ones, two) == math.inf
+    assert jackknife_reach(lambda mask: math.nan, two) == math.inf
+    found = jackknife_over(lambda mask: float(mask.sum()), two, over="anchors")
+    assert (found.value, found.ci_low, found.ci_high) == pytest.approx((3, 3 - halves, 3 + halves))
+    assert found.ci_over == "anchors"
+
+
+def test_shares_outside_of_0_and_1_by_more_than_rounding_have_no_logarithm():
+    shares = torch.tensor([0.25, 0.0, -1e-10, -1e-8, 1.0, 1 + 1e-10, 1 + 1e-8], dtype=torch.float64)
+    nothing = math.log(1e-12)
+    logs = [math.log(0.25), nothing, nothing, math.nan, 0.0, 1e-10, 1e-8]
+    assert log_share(shares).tolist() == pytest.approx(logs, nan_ok=True)
+    all_of_it = math.log((1 - 1e-12) / 1e-12)
+    odds = [math.log(1 / 3), -all_of_it, -all_of_it, math.nan, all_of_it, all_of_it, math.nan]
+    assert log_odds(shares).tolist() == pytest.approx(odds, nan_ok=True, rel=1e-4)
+
+
+def test_bootstrap_means_are_over_the_rows_of_the_sequences_that_are_drawn(generator):
+    values = torch.randn(9, 2, generator=generator, dtype=torch.float64)
+    sequences = torch.tensor([5, 5, 2, 2, 2, 9, 9, 9, 9])
+    means, n_sequences = bootstrap_means(values, sequences, seed=3)
+    drawn = torch.randint(0, 3, (400, 3), generator=torch.Generator().manual_seed(3))
+    rows = [values[sequences == one] for one in (2, 5, 9)]
+    expected = [values.mean(dim=0), *(torch.cat([rows[one] for one in draw]).mean(dim=0) for draw in drawn.tolist())]
+    assert n_sequences == 3
+    torch.testing.assert_close(means, torch.stack(expected))
