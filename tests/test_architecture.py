@@ -17,6 +17,7 @@ ROOT = Path(tangentlens.__file__).parent
 # A room imports only from rooms above it.
 ROOMS = [
     "errors",
+    "lazy",
     "notebook",
     "statistics",
     "geometry",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +18,7 @@ from tangentlens.geometry.curvature.tangents import local_tangents
 from tangentlens.geometry.dimension.intrinsic import patch_dimension
 from tangentlens.geometry.neighbours import without_duplicates
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.lazy import cached_property
 from tangentlens.proxies import DEFAULT, Fit, named_proxy
 from tangentlens.proxies.principal import Principal
 from tangentlens.statistics.bootstrap import bootstrap_means

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from jaxtyping import Float, Int
@@ -16,6 +15,7 @@ from tangentlens.alignment.share import check_gradients, moment_shares, spectral
 from tangentlens.geometry.leading import NEAR, basis_without_groups, krylov_basis, leading_vectors
 from tangentlens.geometry.rows import gram, squared_lengths, symmetric_product, unit_scale
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.lazy import cached_property
 from tangentlens.statistics.influence import held_by_top
 from tangentlens.statistics.jackknife import leave_one_out
 

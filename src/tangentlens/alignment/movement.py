@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -35,6 +34,7 @@ from tangentlens.alignment.tangent_test import CONTROLS, draws_of, proxy_test
 from tangentlens.errors import InputError
 from tangentlens.geometry.rows import as_rows, unit_scale
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.lazy import cached_property
 from tangentlens.proxies import DEFAULT, PROXIES, Fit
 from tangentlens.proxies.principal import Principal
 from tangentlens.statistics.groups import sequence_groups

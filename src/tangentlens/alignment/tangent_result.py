@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import polars as pl
@@ -16,6 +15,7 @@ from tangentlens.alignment.chance import Chance
 from tangentlens.alignment.permuted import Permuted
 from tangentlens.alignment.share import ORDERS
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.lazy import cached_property
 from tangentlens.notebook import as_html
 from tangentlens.statistics.bootstrap import bootstrap_intervals
 from tangentlens.statistics.influence import DECIDES, TOP, effective_number

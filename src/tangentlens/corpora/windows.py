@@ -7,7 +7,6 @@ import hashlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -16,6 +15,7 @@ from torch import Tensor
 
 from tangentlens.corpora.text import builtin_text, no_text_file
 from tangentlens.errors import InputError
+from tangentlens.lazy import cached_property
 
 # Bytes that are read at once.
 _CHUNK = 2**16

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import torch
@@ -36,6 +35,7 @@ from tangentlens.geometry.spectrum.direction_counts import (
 )
 from tangentlens.geometry.spectrum.local_anisotropy import LocalAnisotropy, local_anisotropy
 from tangentlens.geometry.spectrum.partition import partition_isotropy
+from tangentlens.lazy import cached_property
 from tangentlens.statistics.influence import held_by_top
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.jackknife import share_jackknife

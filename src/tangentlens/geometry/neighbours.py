@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from functools import cached_property, partial
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.rows import squared_lengths
+from tangentlens.lazy import cached_property
 
 # Rows on either side of a block of the distance matrix, which fits into a cache; the larger is a multiple of the other.
 _BLOCK, _TALL = 512, 2048

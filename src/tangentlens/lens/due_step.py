@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
 
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from tangentlens.alignment.rows import TokenRows
+from tangentlens.alignment.tangent_result import TangentTest
 from tangentlens.capture.distributed import gathered, gathered_rows, is_first
 from tangentlens.capture.sites import Site
 from tangentlens.capture.step import Capture, no_gradient
 from tangentlens.capture.stream import MomentStream
+from tangentlens.engine.side_by_side import side_by_side
 from tangentlens.errors import InputError
 from tangentlens.geometry.moments import Moments
+from tangentlens.geometry.subspace import Subspace
+from tangentlens.lazy import cached_property
 from tangentlens.lens.concepts import Earlier, Wording, concept_records
-from tangentlens.lens.measures import Fitting, SiteMeasures, measure_site
+from tangentlens.lens.measures import (
+    Fitting,
+    Look,
+    Reading,
+    SiteMeasures,
+    look_at_site,
+    put_together,
+    readings,
+    test_site,
+)
 from tangentlens.lens.memory import Memory
 from tangentlens.lens.prediction import SitePrediction, mean_prediction_records, predict, prediction_records
 from tangentlens.lens.records import mean_records, site_records, window_records
@@ -80,23 +95,24 @@ class Outcome:
     records: list[Record] = field(default_factory=list)
     troubles: dict[str, str] = field(default_factory=dict)
 
+    def add(self, other: Outcome) -> None:
+        """Add what came of another site."""
+        self.measured.update(other.measured)
+        self.predictions.update(other.predictions)
+        self.concepts.update(other.concepts)
+        self.records.extend(other.records)
+        self.troubles.update(other.troubles)
+
 
 def measure_due_step(step: DueStep) -> Outcome:
-    """Measure every site, one after the other. All ranks take part; the first one measures and gets the records."""
+    """Measure every site. All ranks take part; the first one measures and gets the records."""
     outcome = Outcome()
     frozen = [name for name in step.capture.without_gradient() if name in {site.name for site in step.sites}]
     if step.capture.n_backward == 0 or (step.nothing_yet and frozen):
         raise no_gradient(frozen or [site.name for site in step.sites])
-    for site in step.sites:
-        data = gather(step, site, frozen)
-        if is_first():
-            try:
-                measure(step, site, data, outcome)
-            except InputError as error:
-                # Such steps (not finite, no gradient, too few sequences) happen, and must not end a training.
-                outcome.troubles[site.name] = str(error)
-                outcome.records.append(_at(step, site).unmeasured(str(error)))
-        step.capture.forget(site)
+    begun: list[SiteWork] = []
+    for found in side_by_side(_parts_of_sites(step, frozen, begun), step.capture.devices.measure):
+        outcome.add(begun.pop(0).outcome(*found))
     if outcome.measured:
         sites = list(outcome.measured.values())
         outcome.records.extend(mean_records(replace(step.about, site=MEAN_SITE), sites))
@@ -131,35 +147,121 @@ def _around(step: DueStep, site: Site, lacks: bool) -> Int[Tensor, "n width"] | 
     return None if around is None else around.long()
 
 
-def measure(step: DueStep, site: Site, data: SiteData, outcome: Outcome) -> None:
-    """Measure one site and put measures and records into the outcome."""
-    if data.rows is None:
-        if step.capture.ran(site):
+def _parts_of_sites(step: DueStep, frozen: Sequence[str], begun: list[SiteWork]) -> Iterator[list[Callable[[], Any]]]:
+    """Yield what is to be done at each site, once all ranks have sent what they have of it; the first one does it."""
+    for site in step.sites:
+        data = gather(step, site, frozen)
+        step.capture.forget(site)
+        if is_first():
+            begun.append(SiteWork(step, site, data))
+            yield begun[-1].parts
+
+
+@dataclass(frozen=True, eq=False)
+class SiteWork:
+    """What is to be done at one site, in parts that need nothing of each other.
+
+    Attributes:
+        step: The due step.
+        site: The site.
+        data: What all ranks together have of it.
+    """
+
+    step: DueStep
+    site: Site
+    data: SiteData
+
+    @property
+    def parts(self) -> list[Callable[[], Any]]:
+        """Everything that is measured. What the rows do not allow is not raised, but returned."""
+        return [partial(_or_why_not, part) for part in (self.windows, self.test, self.look, self.words)]
+
+    def windows(self) -> list[Record]:
+        """Return the records of the moments since the last due step, if the site was seen on this one."""
+        name, _ = named_proxy(self.step.fitting.proxy)
+        if self.data.rows is None:
+            return []
+        return [
+            record
+            for rows, moments in self.data.window.items()
+            if len(moments) == 2
+            for record in window_records(replace(self.here, rows=rows), **moments, proxies=self.earlier, proxy=name)
+        ]
+
+    def test(self) -> tuple[list[TangentTest | InputError], SitePrediction | None]:
+        """Return the tangent test of each reading, and that of the subspaces of the due step before."""
+        tests = test_site(self.read, self.step.fitting)
+        if not self.step.predict or isinstance(tests[0], InputError) or tests[0].rank is None:
+            return tests, None
+        return tests, predict(self.rows, self.earlier, tests[0].rank, self.step.fitting)
+
+    def look(self) -> list[Look | InputError]:
+        """Return what needs no proxy, of each reading."""
+        return look_at_site(self.read, self.step.fitting)
+
+    def words(self) -> tuple[list[Record], Earlier | None] | None:
+        """Return the records of concepts and their directions, if concepts are to be put into words."""
+        if self.step.wording is None or self.data.around is None:
+            return None
+        told = (self.rows, self.data.around, self.data.fit_on, self.step.fitting, self.step.wording)
+        return concept_records(self.here, *told, self.step.memory.concepts.get(self.site.name))
+
+    @cached_property
+    def read(self) -> list[Reading]:
+        """The rows of the site and, if some are massive, those that are not."""
+        return readings(self.rows, self.data.fit_on, self.step.fitting.massive)
+
+    @property
+    def rows(self) -> TokenRows:
+        """The rows of the site; if there are none, an error says why."""
+        if self.data.rows is not None:
+            return self.data.rows
+        if self.step.capture.ran(self.site):
             raise InputError("no gradient came through it; is it frozen?")
         raise InputError("no forward pass came through it; are blocks dropped at random?")
-    here = _at(step, site)
-    subspaces, (name, _) = step.memory.subspaces.get(site.name, {}), named_proxy(step.fitting.proxy)
-    for rows, moments in data.window.items():
-        if len(moments) == 2:
-            outcome.records.extend(window_records(replace(here, rows=rows), **moments, proxies=subspaces, proxy=name))
-    outcome.measured[site.name] = measure_site(data.rows, data.fit_on, step.fitting)
-    outcome.records.extend(site_records(here, outcome.measured[site.name]))
-    if step.wording is not None and data.around is not None:
-        earlier = step.memory.concepts.get(site.name)
-        told = (data.rows, data.around, data.fit_on, step.fitting, step.wording, earlier)
-        records, found = concept_records(here, *told)
-        outcome.records.extend(records)
-        if found is None:
-            outcome.troubles[site.name] = records[0].detail
-        else:
-            outcome.concepts[site.name] = found
-    test = outcome.measured[site.name].test
-    if isinstance(test, InputError):
-        outcome.troubles[site.name] = f"no shares: {test}"
-    elif step.predict and test.rank is not None:
-        outcome.predictions[site.name] = predict(data.rows, subspaces, test.rank, step.fitting)
-        outcome.records.extend(prediction_records(here, outcome.predictions[site.name]))
+
+    @property
+    def here(self) -> Record:
+        """What all records of the site have in common."""
+        return replace(self.step.about, site=self.site.name, depth=self.site.depth)
+
+    @property
+    def earlier(self) -> Mapping[str, Subspace]:
+        """The subspaces of the due step before."""
+        return self.step.memory.subspaces.get(self.site.name, {})
+
+    def outcome(self, windows: Any, test: Any, look: Any, words: Any) -> Outcome:
+        """Return what came of the site, from the results of its parts."""
+        outcome, name = Outcome(), self.site.name
+        if not isinstance(windows, InputError):
+            outcome.records.extend(windows)
+        why_not = next((part for part in (windows, test, look, words) if isinstance(part, InputError)), None)
+        if why_not is not None:
+            # Such steps (not finite, no gradient, too few sequences) happen, and must not end a training.
+            outcome.troubles[name] = str(why_not)
+            outcome.records.append(self.here.unmeasured(str(why_not)))
+            return outcome
+        tests, prediction = test
+        outcome.measured[name] = put_together(tests, look)
+        outcome.records.extend(site_records(self.here, outcome.measured[name]))
+        if words is not None:
+            records, found = words
+            outcome.records.extend(records)
+            if found is None:
+                outcome.troubles[name] = records[0].detail
+            else:
+                outcome.concepts[name] = found
+        if isinstance(tests[0], InputError):
+            outcome.troubles[name] = f"no shares: {tests[0]}"
+        elif prediction is not None:
+            outcome.predictions[name] = prediction
+            outcome.records.extend(prediction_records(self.here, prediction))
+        return outcome
 
 
-def _at(step: DueStep, site: Site) -> Record:
-    return replace(step.about, site=site.name, depth=site.depth)
+def _or_why_not(part: Callable[[], Any]) -> Any:
+    """Return what a part returns, or the error that says why the rows do not allow it."""
+    try:
+        return part()
+    except InputError as error:
+        return error

@@ -61,27 +61,36 @@ class Fitting:
 
 
 @dataclass(frozen=True, eq=False)
-class SiteMeasures:
-    """What was measured at one site on one step.
+class Look:
+    """What was measured at one site on one step, but for the tangent test.
 
     Attributes:
         n: The number of rows.
         dim: Their width.
-        test: The tangent test of the step's gradients, or why there is none: all else needs no proxy.
         estimates: The measures of the activations, by key; those that the rows do not allow are missing.
         gradient_anisotropy: The anisotropy of the gradients, uncentred; None if all are 0.
         gradient_rms: The root mean square length of a gradient.
         massive: Where the massive rows are.
-        without_massive: The same without massive rows, if there are any; or why that could not be measured.
     """
 
     n: int
     dim: int
-    test: TangentTest | InputError
     estimates: Mapping[str, Estimate | float]
     gradient_anisotropy: float | None
     gradient_rms: float
     massive: Places
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SiteMeasures(Look):
+    """What was measured at one site on one step.
+
+    Attributes:
+        test: The tangent test of the step's gradients, or why there is none: all else needs no proxy.
+        without_massive: The same without massive rows, if there are any; or why that could not be measured.
+    """
+
+    test: TangentTest | InputError
     without_massive: SiteMeasures | InputError | None = None
 
     @property
@@ -95,6 +104,39 @@ class SiteMeasures:
         return estimate if isinstance(estimate, float) else estimate.interval.value
 
 
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Rows of a site: all of them, or those that are not massive.
+
+    Attributes:
+        cloud: The activations.
+        rows: The activations and gradients.
+        fit_on: Activations of other sequences, to fit the proxy on; without them half of the sequences fit it.
+    """
+
+    cloud: Cloud
+    rows: TokenRows
+    fit_on: Float[Tensor, "m d"] | None
+
+
+def readings(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, massive: float) -> list[Reading]:
+    """Return all rows of a site and, if some of them are massive, the others.
+
+    Args:
+        rows: The activations and gradients of the step.
+        fit_on: Activations of other sequences, to fit the proxy on.
+        massive: How many times as long as the median row a row must be to count as massive.
+    """
+    rows = replace(rows, activations=as_rows(rows.activations), gradients=as_rows(rows.gradients))
+    cloud = Cloud(rows.activations, rows.tokens, rows.sequences, massive)
+    every = Reading(cloud, rows, fit_on)
+    to_drop = None if fit_on is None else massive_rows(fit_on, massive)
+    if not cloud.massive.count and not (to_drop and to_drop.count):
+        return [every]
+    fit_on_kept = fit_on if fit_on is None or to_drop is None else fit_on[~to_drop.mask]
+    return [every, Reading(cloud.without_massive(), rows[~cloud.massive.mask], fit_on_kept)]
+
+
 def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting) -> SiteMeasures:
     """Measure the rows of a site and, if some of them are massive, measure it again without these.
 
@@ -103,32 +145,47 @@ def measure_site(rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: 
         fit_on: Activations of other sequences, to fit the proxy on; without them half of the sequences fit it.
         fitting: The proxy and how it is compared.
     """
-    rows = replace(rows, activations=as_rows(rows.activations), gradients=as_rows(rows.gradients))
-    cloud = Cloud(rows.activations, rows.tokens, rows.sequences, fitting.massive)
-    measured = _measured(cloud, rows, fit_on, fitting)
-    to_drop = None if fit_on is None else massive_rows(fit_on, fitting.massive)
-    if not cloud.massive.count and not (to_drop and to_drop.count):
-        return measured
-    try:
-        fit_on_kept = fit_on if fit_on is None or to_drop is None else fit_on[~to_drop.mask]
-        without = _measured(cloud.without_massive(), rows[~cloud.massive.mask], fit_on_kept, fitting)
-    except InputError as error:
-        return replace(measured, without_massive=error)
-    return replace(measured, without_massive=without)
+    read = readings(rows, fit_on, fitting.massive)
+    return put_together(test_site(read, fitting), look_at_site(read, fitting))
 
 
-def _measured(cloud: Cloud, rows: TokenRows, fit_on: Float[Tensor, "m d"] | None, fitting: Fitting) -> SiteMeasures:
-    """Measure rows as they are; `cloud` is made of their activations."""
-    gradients = rows.gradients
+def test_site(read: Sequence[Reading], fitting: Fitting) -> list[TangentTest | InputError]:
+    """Return the tangent test of each reading, or why it does not allow one, such as too few sequences."""
+    return [_tested(one.rows, one.fit_on, fitting) for one in read]
+
+
+def look_at_site(read: Sequence[Reading], fitting: Fitting) -> list[Look | InputError]:
+    """Return what needs no proxy of each reading; of the one without massive rows, it may be why that is not there."""
+    looks: list[Look | InputError] = [_look(read[0], fitting)]
+    for one in read[1:]:
+        try:
+            looks.append(_look(one, fitting))
+        except InputError as error:
+            looks.append(error)
+    return looks
+
+
+def put_together(tests: Sequence[TangentTest | InputError], looks: Sequence[Look | InputError]) -> SiteMeasures:
+    """Return the measures of a site from the two parts of each of its readings."""
+    found = [
+        look if isinstance(look, InputError) else SiteMeasures(test=test, **vars(look))
+        for test, look in zip(tests, looks, strict=True)
+    ]
+    every, without = found[0], found[1] if len(found) > 1 else None
+    assert isinstance(every, SiteMeasures), "only the reading without massive rows may fail"
+    return replace(every, without_massive=without)
+
+
+def _look(read: Reading, fitting: Fitting) -> Look:
+    gradients = read.rows.gradients
     rms = float(gradients.square().sum(dim=1).mean().sqrt())
-    return SiteMeasures(
-        n=len(rows.activations),
-        dim=rows.activations.shape[1],
-        test=_tested(rows, fit_on, fitting),
-        estimates=_estimates(cloud, fitting.measures),
+    return Look(
+        n=len(gradients),
+        dim=gradients.shape[1],
+        estimates=_estimates(read.cloud, fitting.measures),
         gradient_anisotropy=anisotropy(gradients, center=False) if rms > 0 else None,
         gradient_rms=rms,
-        massive=Places.of(cloud.massive, rows.positions, rows.tokens),
+        massive=Places.of(read.cloud.massive, read.rows.positions, read.rows.tokens),
     )
 
 

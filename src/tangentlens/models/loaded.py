@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from jaxtyping import Bool, Int, Shaped
 from torch import Tensor, nn
 
 from tangentlens.errors import InputError
+from tangentlens.lazy import cached_property
 from tangentlens.models.small import Kind
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.leading import leading_directions
 from tangentlens.geometry.rows import as_rows, gram, unit_scale
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.lazy import cached_property
 
 # How many principal directions beyond the rank are kept where rows are reduced to the leading directions.
 SPARE = 16

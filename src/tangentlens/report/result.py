@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from html import escape
 
 import plotly.graph_objects as go
 import plotly.io
 import polars as pl
 
+from tangentlens.lazy import cached_property
 from tangentlens.report.contents import Figure, ModelCards, Section, Table, draw, find, key_figures, tabulate
 from tangentlens.report.page import Report, write_report
 from tangentlens.report.reading import read_runs

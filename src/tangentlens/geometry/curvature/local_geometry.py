@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import reduce
 from numbers import Real
 from typing import Any
 
@@ -29,6 +29,7 @@ from tangentlens.geometry.dimension.intrinsic import patch_dimension
 from tangentlens.geometry.neighbours import equal_rows
 from tangentlens.geometry.rows import as_numbers, as_rows, unit_scale
 from tangentlens.geometry.subspace import Subspace
+from tangentlens.lazy import cached_property
 from tangentlens.statistics.groups import compact_groups
 from tangentlens.statistics.interval import Interval
 from tangentlens.statistics.jackknife import jackknife_over
@@ -368,8 +369,7 @@ def _anchors(place: Int[Tensor, "n"], n_anchors: int, anchors: Any, seed: int) -
 
 def _distinct(rows: Tensor, weights: Any) -> tuple[Int[Tensor, "m"], Int[Tensor, "n"], Float[Tensor, "m"]]:
     """Return the indices of the distinct rows, which of these each row equals, and their summed weights (mean 1)."""
-    weight = torch.ones(len(rows)) if weights is None else as_numbers("weights", weights)
-    weight = weight.double().to(rows.device)
+    weight = (torch.ones(len(rows)) if weights is None else as_numbers("weights", weights)).double().to(rows.device)
     if weight.shape != (len(rows),) or not bool((weight.isfinite() & (weight > 0)).all()):
         raise InputError(
             f"weights must be a number above 0 for each of the {len(rows)} rows, but their shape is "

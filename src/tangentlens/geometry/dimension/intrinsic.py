@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal
 
 from jaxtyping import Float
@@ -18,6 +18,7 @@ from tangentlens.geometry.dimension.levina_bickel import levina_bickel
 from tangentlens.geometry.dimension.limits import interval_at_infinity
 from tangentlens.geometry.dimension.neighbourhoods import Neighbourhoods
 from tangentlens.geometry.dimension.twonn import log_ratios, twonn, twonn_censored, twonn_linear, twonn_of_sum
+from tangentlens.lazy import cached_property
 from tangentlens.notebook import as_html
 from tangentlens.statistics.groups import compact_groups
 from tangentlens.statistics.jackknife import jackknife_reach, jackknife_reach_of_sum

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from tangentlens.errors import InputError
 from tangentlens.geometry.dimension.limits import distances_in_parts
 from tangentlens.geometry.neighbours import Neighbours, equal_rows, nearest, nearest_among
 from tangentlens.geometry.rows import as_rows
+from tangentlens.lazy import cached_property
 from tangentlens.statistics.groups import linked_groups
 
 # A near duplicate is at least this many times nearer to one row than to any other one ...

@@ -1,4 +1,4 @@
-"""How a profile is made: each site of each batch is measured as the model reaches it, and written at once."""
+"""How a profile is made: a few sites at once, as the model reaches them; what is measured is written at once."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from tangentlens.capture.device import Devices
 from tangentlens.capture.forward import activations
 from tangentlens.capture.sites import Site, find_sites
 from tangentlens.corpora.windows import Text, windows
+from tangentlens.engine.side_by_side import at_once, side_by_side
 from tangentlens.errors import InputError
 from tangentlens.geometry.massive import Places
 from tangentlens.geometry.measures import Cloud, chosen
@@ -146,9 +147,9 @@ class _ModelProfile:
             )
 
     def _measure_batch(self, number: int, tokens: Int[Tensor, "w length"], cost: str) -> None:
-        """Measure one batch at all sites, each while the model runs; what is on disk is not measured again.
+        """Measure one batch at all sites, while the model runs; what is on disk is not measured again.
 
-        One pass sees the whole batch, so that at most one site's rows are held at a time.
+        One pass sees the whole batch, so that only the rows of sites that are measured side by side are held at a time.
         """
         counts = self._counts(tokens)
         ids, positions = tokens[counts], self.positions.expand_as(tokens)[counts]
@@ -159,23 +160,41 @@ class _ModelProfile:
             self.measured[site.name] += [one for one in (known[site.name],) if one is not None]
         done = number * len(self.sites) + sum(one is not None for one in known.values())
 
-        def see(site: Site, rows: Float[Tensor, "n d"]) -> None:
+        waiting: list[list[Callable[[], tuple[Site, SiteBatch]]]] = []
+        device = Devices.of(self.loaded.model).measure
+
+        def measure() -> None:
             nonlocal done
+            works, waiting[:] = waiting[:], []
+            for ((site, batch),) in side_by_side(works, device):
+                self.measured[site.name].append(batch)
+                done += 1
+                shown = cells(self.measured[site.name])
+                self.watch(Progress(self.name, done, self.total, f"{site.name}; {cost}", site.name, shown))
+
+        def see(site: Site, rows: Float[Tensor, "n d"]) -> None:
             if known[site.name] is not None:
                 return
             here = mixed.to(rows.device)
-            batch = self._measured(site, rows[here], ids.to(rows.device)[here], positions.to(rows.device)[here])
-            batch.write(self.run, self._part(number, site))
-            self.measured[site.name].append(batch)
-            done += 1
-            shown = cells(self.measured[site.name])
-            self.watch(Progress(self.name, done, self.total, f"{site.name}; {cost}", site.name, shown))
+            of_site = rows[here], ids.to(rows.device)[here], positions.to(rows.device)[here]
+            waiting.append([partial(self._kept, number, site, *of_site)])
+            if len(waiting) == at_once(device):
+                measure()
 
         if any(one is None for one in known.values()):
             self._forward(tokens, see)
+            measure()
 
     def _part(self, number: int, site: Site) -> str:
         return f"{self.name}-batch-{number:04d}-{site.name}"
+
+    def _kept(
+        self, number: int, site: Site, rows: Float[Tensor, "n d"], ids: Int[Tensor, "n"], positions: Int[Tensor, "n"]
+    ) -> tuple[Site, SiteBatch]:
+        """Measure one batch at one site, and write it at once."""
+        batch = self._measured(site, rows, ids, positions)
+        batch.write(self.run, self._part(number, site))
+        return site, batch
 
     def _measured(
         self, site: Site, rows: Float[Tensor, "n d"], ids: Int[Tensor, "n"], positions: Int[Tensor, "n"]
@@ -202,14 +221,17 @@ class _ModelProfile:
                 self._forward(some, lambda site, piece: None)
             forward = (time.perf_counter() - start) / some.numel()
         size = self.profile.batch_tokens
-        sample = typical_cloud(size, self.width, Devices.of(self.loaded.model).measure)
+        device = Devices.of(self.loaded.model).measure
+        held_at_once = at_once(device)
+        samples = [typical_cloud(size, self.width, device) for _ in range(held_at_once)]
         start = time.perf_counter()
-        measure_both_ways(sample, self.measures)
-        measure = time.perf_counter() - start
+        for _ in side_by_side([[partial(measure_both_ways, sample, self.measures)] for sample in samples], device):
+            pass
+        measure = (time.perf_counter() - start) / held_at_once
         seconds = self.profile.batches * (size * forward + len(self.sites) * measure)
         weights = sum(parameter.nbytes for parameter in self.loaded.model.parameters())
-        # The rows of one site in a few copies, and what flows through a block of the model.
-        held = 16 * size * self.width * 4
+        # The rows of each site in a few copies, and what flows through a block of the model.
+        held = (8 + 8 * held_at_once) * size * self.width * 4
         about = f"about {seconds / 60:.0f} min" if seconds > 90 else f"about {seconds:.0f} s"
         return f"{about}, {(weights + held) / 2**30:.1f} GiB of memory on {self.loaded.where}"
 
