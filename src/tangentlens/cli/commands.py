@@ -55,10 +55,11 @@ app = typer.Typer(
 _DEMO = TrainPlan(concepts=True)
 
 
-def _print_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> bool:
     if wanted:
         sys.stdout.write(f"tangentlens {importlib.metadata.version('tangentlens')}\n")
         raise typer.Exit
+    return wanted
 
 
 @app.callback()

@@ -13,7 +13,9 @@ from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.alignment.share import ORDERS
 from tangentlens.alignment.tangent_test import CONTROLS
+from tangentlens.capture.device import Devices
 from tangentlens.capture.sites import Site, find_sites
+from tangentlens.engine.side_by_side import side_by_side
 from tangentlens.errors import InputError, check_whole
 from tangentlens.geometry.massive import THRESHOLD, check_threshold
 from tangentlens.lens.concepts import Wording, concept_records
@@ -130,19 +132,37 @@ def _test_sites(run: Run, plan: TestPlan, subject: Subject, which: str, sites: S
     )
     left = [site for site in sites if not run.has(_part(name, site))]
     watch(Progress(name, len(sites) - len(left), len(sites), f"gradients on {subject.facts['device']}"))
-    for site, rows, loss in rows_of_sites(subject, which, left, plan.seed):
-        check_rank(plan.rank, {site.name: rows.activations.shape[1]})
-        here = replace(about, site=site.name, depth=site.depth)
-        records, measured = _tested(here, rows, fitting, subject.token_name)
-        if not which:
-            around, wording = contexts(rows.tokens, rows.sequences), Wording(subject.text, subject.counts)
-            records += concept_records(here, rows, around, None, fitting, wording)[0]
-        if site is sites[0]:
-            records.insert(0, replace(about, quantity=LOSS, metric=LOSS, value=loss))
-        if measured is not None:
-            keep_measures(run, _part(name, site), measured)
-        run.write(_part(name, site), records)
+
+    def works() -> Iterator[list[Callable[[], Site]]]:
+        for site, rows, loss in rows_of_sites(subject, which, left, plan.seed):
+            check_rank(plan.rank, {site.name: rows.activations.shape[1]})
+            first = [replace(about, quantity=LOSS, metric=LOSS, value=loss)] if site is sites[0] else []
+            yield [partial(_test_site, run, about, subject, which, site, rows, fitting, first)]
+
+    for (site,) in side_by_side(works(), Devices.of(subject.model).measure):
         watch(Progress(name, sites.index(site) + 1, len(sites), site.name))
+
+
+def _test_site(
+    run: Run,
+    about: Record,
+    subject: Subject,
+    which: str,
+    site: Site,
+    rows: TokenRows,
+    fitting: Fitting,
+    first: list[Record],
+) -> Site:
+    """Test the model, or one of its nulls, at one site, and write it behind the records that come first."""
+    here, part = replace(about, site=site.name, depth=site.depth), _part(null_name(subject.name, which), site)
+    records, measured = _tested(here, rows, fitting, subject.token_name)
+    if not which:
+        around, wording = contexts(rows.tokens, rows.sequences), Wording(subject.text, subject.counts)
+        records += concept_records(here, rows, around, None, fitting, wording)[0]
+    if measured is not None:
+        keep_measures(run, part, measured)
+    run.write(part, first + records)
+    return site
 
 
 def _tested(

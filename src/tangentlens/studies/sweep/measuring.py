@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.alignment.prediction import GRADIENTS_THEN
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.alignment.share import ORDERS
+from tangentlens.capture.device import Devices
 from tangentlens.capture.sites import Site, find_sites
+from tangentlens.engine.side_by_side import side_by_side
 from tangentlens.errors import InputError
 from tangentlens.geometry.subspace import Subspace
 from tangentlens.lens.measures import Fitting, measure_site
@@ -157,13 +160,21 @@ def _measure_group(look: Look, run: Run, earlier: Checkpoint | None) -> None:
     _check_finite(subject.model)
     then = {} if earlier is None else _subspaces(run, part_of(look.model, earlier))
     sites, fitting = find_sites(subject.model, look.group), look.fitting(subject)
-    for site, rows, loss in rows_of_sites(subject, "", sites, look.plan.seed):
+
+    def works() -> Iterator[list[Callable[[], None]]]:
+        for site, rows, loss in rows_of_sites(subject, "", sites, look.plan.seed):
+            facts = {}
+            if site.name == look.sites[0]:
+                facts = {**_facts(look, subject), "loss": loss, "loss_tokens": len(rows.tokens)}
+            yield [partial(keep, site, rows, facts)]
+
+    def keep(site: Site, rows: TokenRows, facts: dict[str, Any]) -> None:
         kept = _measured(look, subject, site, rows, then.get(site.name, {}), fitting)
-        if earlier is not None:
-            kept = replace(kept, earlier=earlier.label)
-        if site.name == look.sites[0]:
-            kept = replace(kept, facts={**_facts(look, subject), "loss": loss, "loss_tokens": len(rows.tokens)})
-        keep_site(run, look.at(site.name), kept)
+        label = "" if earlier is None else earlier.label
+        keep_site(run, look.at(site.name), replace(kept, earlier=label, facts=facts))
+
+    for _ in side_by_side(works(), Devices.of(subject.model).measure):
+        pass
 
 
 def _measured(
