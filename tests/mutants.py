@@ -22,7 +22,7 @@ ROOMS = {
         room: (f"src/tangentlens/{room}", f"tests/{room}")
         for room in ("statistics", "geometry", "proxies", "alignment", "runs", "capture", "lens")
     },
-    "claims": ("src/tangentlens/studies/claims", "tests/studies/test_claims.py"),
+    "claims": ("src/tangentlens/studies/claims", "tests/studies/test_claims.py tests/studies/test_phases.py"),
 }
 # Unions of types are no arithmetic, and a comparison of `x is None` with `<` is no mistake that anybody makes.
 LEFT_OUT = (

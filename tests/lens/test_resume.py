@@ -45,6 +45,12 @@ def test_a_number_of_tokens_that_is_passed_or_loaded_counts(tmp_path):
     assert steps_of(tmp_path / "run") == [(0, STEP), (1, STEP), (2, 2 * STEP)]
 
 
+@pytest.mark.parametrize(("steps", "holds"), [(1, False), (3, True), (4, False)])
+def test_a_state_holds_rows_only_if_the_next_step_is_due_and_fits_on_them(tmp_path, steps, holds):
+    state = trained(tmp_path / "run", steps, every=3).state_dict()
+    assert any(name.startswith("fit_on/") for name in state) == holds
+
+
 def test_tokens_that_the_run_does_not_know_of_are_told(tmp_path):
     with pytest.warns(UserWarning, match=r"at step 3, but the run has no step before it.*pass tokens_seen="):
         trained(tmp_path / "new", 1, step=3)

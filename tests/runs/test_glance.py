@@ -5,6 +5,7 @@ import time
 
 import pytest
 import torch
+from fsspec.implementations.memory import MemoryFileSystem
 
 from tangentlens.runs.files import as_place
 from tangentlens.runs.glance import glance, glance_at_all
@@ -73,6 +74,18 @@ def test_what_cannot_be_reached_has_a_version_too():
     seen = glance(as_place("nonsense://bucket/run"))
     assert seen.version.startswith("unseen")
     assert (seen.changed, seen.newest) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("told", "seconds"),
+    [("1970-01-02T00:00:01+00:00", 86401.0), (86401, 86401.0), ("Fri, 02 Jan 1970 00:00:01 GMT", None)],
+)
+def test_a_time_is_known_if_the_store_says_it_in_words_that_are_known(tmp_path, monkeypatch, told, seconds):
+    run = create_run(as_place(f"memory://{tmp_path.name}/run"), {})
+    before = MemoryFileSystem.ls
+    told_so = lambda *path, **options: [{**one, "LastModified": told} for one in before(*path, **options)]  # noqa: E731
+    monkeypatch.setattr(MemoryFileSystem, "ls", told_so)
+    assert glance(run.path).changed == seconds
 
 
 def test_one_part_is_read_as_all_are(place):

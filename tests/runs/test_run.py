@@ -73,6 +73,16 @@ def test_the_manifest_says_versions_and_keeps_what_is_described(run):
     assert run.manifest["versions"]["torch"] == torch.__version__
 
 
+def test_a_notebook_is_told_when_a_run_was_created_if_that_is_known(run):
+    created = run.manifest["created"]
+    assert created in run._repr_html_()
+    assert "not known" not in run._repr_html_()
+    path = run.path / "manifest.json"
+    path.write_text(path.read_text().replace('"created"', '"another word"'))
+    assert created not in run._repr_html_()
+    assert "not known" in run._repr_html_()
+
+
 def test_what_is_not_a_run_is_refused(tmp_path):
     with pytest.raises(InputError, match="must be a run directory, but has no readable manifest"):
         open_run(tmp_path)
@@ -189,6 +199,13 @@ for action in (lambda: make_directory(path / "new"), lambda: write_whole(path / 
     done = subprocess.run([sys.executable, "-c", script, str(tmp_path / "run")], capture_output=True, text=True)
     assert done.stdout.count("Permission denied") == 2, done.stdout + done.stderr
     assert open_run(tmp_path / "run").manifest["format"] == 3
+
+
+def test_a_lock_that_cannot_be_opened_is_a_clear_error(run):
+    (run.path / ".lock").unlink()
+    (run.path / ".lock").mkdir()
+    with pytest.raises(InputError, match=r"could not write .*run/\.lock: Is a directory; what was there before"):
+        run.describe("data", {"sha256": "ab"})
 
 
 def test_names_that_start_with_a_dot_are_read_back(run):

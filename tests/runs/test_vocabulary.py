@@ -23,6 +23,12 @@ def test_every_metric_has_a_label_and_what_its_axis_says_has_the_unit():
     assert METRICS["manifold_entropy"].axis == "entropy (nats)"
 
 
+def test_what_may_be_negative_is_not_drawn_on_a_logarithmic_axis():
+    logarithms = {metric.name for metric in METRICS.values() if metric.label.startswith("ln(")}
+    assert "log_ratio" in logarithms
+    assert not logarithms & {metric.name for metric in METRICS.values() if metric.log}
+
+
 def test_subspaces_are_told_apart_by_colour_and_line():
     styles = [*VARIANTS.values(), proxy_style("semi_nmf")]
     drawn = {(style.colour, style.dash) for name, style in VARIANTS.items() if name != "semi_nmf"}

@@ -63,6 +63,17 @@ def test_an_interval_given_a_third_number_covers_0_if_that_explains_all():
     assert 0.9 * 300 <= covered <= 0.985 * 300
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_perfect_correlation_has_an_interval(sign):
+    order = np.arange(7.0)
+    found = with_interval(order, sign * order)
+    assert found.value == pytest.approx(sign)
+    # It counts as 1 - 1e-9. Close to 1, z is half the logarithm of 2 / (1 - r).
+    stretch = math.exp(2 * stats.norm.ppf(0.975) * math.sqrt(1.06 / 4))
+    low, high = sorted((sign * found.ci_low, sign * found.ci_high))
+    assert (1 - low, 1 - high) == pytest.approx((1e-9 * stretch, 1e-9 / stretch), rel=1e-3)
+
+
 def test_few_observations_have_no_interval():
     assert with_interval([1.0, 2.0, 3.0, 4.0], [1.0, 2.0, 3.0, 4.0]) is None
     assert with_interval([1.0, 2.0, 3.0, 4.0, 6.0], [1.0, 2.0, 3.0, 4.0, 0.0], [0.0, 4.0, 2.0, 1.0, 1.0]) is None

@@ -133,6 +133,14 @@ def test_reversals_within_the_margin_do_not_count():
     assert profile_shape(batches(profile, 0.0005), DEPTH, margin=0.0).kind == "irregular"
 
 
+@pytest.mark.parametrize("unit", [0.01, 1.0, 100.0])
+@pytest.mark.parametrize(("noise", "kind"), [(0.01, "monotone"), (0.15, "undecided")])
+def test_a_rise_with_a_level_stretch_is_monotone_if_noise_hides_no_fall_of_a_quarter_of_it(unit, noise, kind):
+    # Without a margin, what is small depends on the rise alone, and so not on the unit.
+    values = unit * batches([0.0, 0.5, 0.5, 0.5, 1.0], noise)
+    assert profile_shape(values, torch.linspace(0, 1, 5), margin=0.0).kind == kind
+
+
 @pytest.mark.parametrize("n", [2, 3, 5])
 def test_a_difference_as_large_as_the_margin_is_seldom_called_flat_although_sites_are_unequally_noisy(n):
     """The edge of the test. A variance pooled over sites, which looks better for few batches, fails there."""

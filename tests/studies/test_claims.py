@@ -451,6 +451,13 @@ def test_the_figure_shows_every_effect(tmp_path, ratio):
     assert low - 1e-9 <= math.log10(ratio) <= high + 1e-9
 
 
+def test_no_effect_is_a_tick_of_the_figure(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.1, 1.2])
+    ticks = ledger_figure(read_runs([run])).plot.layout.xaxis.tickvals
+    assert 1 in ticks
+    assert list(ticks) == sorted(set(ticks))
+
+
 def test_the_report_has_the_ledger(tmp_path):
     from tangentlens.report.page import write_report
 

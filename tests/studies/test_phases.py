@@ -49,6 +49,19 @@ def test_turns_are_where_they_were_planted(records):
     assert gap["ci_low"] < gap["doublings"] < gap["ci_high"]
 
 
+def test_turns_of_treated_networks_do_not_count(tmp_path):
+    run = create_run(tmp_path / "run", {})
+    for name, treatment, peak in (("a", "", 1), ("b", "", 3), ("treated", "smooth 0.3", 7)):
+        one = Record(model=name, site="resid.2", quantity="activation", metric="anisotropy")
+        run.write(name, [replace(one, step=step, value=float(step == peak)) for step in (0, 1, 3, 7, 15)])
+        facts = {"kind": "decoder", "family": "a decoder", "treatment": treatment, "epoch": 9, "weights_sha256": name}
+        run.describe("models", {name: facts})
+    (row,) = phases(read_runs([run])).iter_rows(named=True)
+    # Steps 1 and 3 are 1 and 2 doublings, and 1.5 doublings are step 2^1.5 - 1.
+    assert (row["networks"], row["doublings"]) == (2, pytest.approx(1.5))
+    assert row["step"].startswith("1.83 [")
+
+
 def test_a_turn_is_not_known_better_than_to_a_doubling(records):
     same = records.filter(records["network"] == "decoder-0")
     twin = same.with_columns(same["network"].str.replace("0", "1").alias("network"), trained_seed=pl.lit(1, pl.Int64))

@@ -71,4 +71,4 @@ def log_steps(last: int) -> list[int]:
     >>> log_steps(100)
     [0, 1, 2, 4, 8, 16, 32, 64, 100]
     """
-    return sorted({0, last, *(2**power for power in range(last.bit_length()) if 2**power < last)})
+    return sorted({0, last, *(2**power for power in range(last.bit_length()))})
