@@ -174,6 +174,8 @@ class SiteWork:
     @property
     def parts(self) -> list[Callable[[], Any]]:
         """Everything that is measured. What the rows do not allow is not raised, but returned."""
+        # Before two parts ask for it at the same time, and each makes its own. If it cannot be made, both say so.
+        _or_why_not(lambda: self.read)
         return [partial(_or_why_not, part) for part in (self.windows, self.test, self.look, self.words)]
 
     def windows(self) -> list[Record]:
