@@ -4,7 +4,7 @@ import polars as pl
 import torch
 
 from tangentlens import Lens, open_run
-from tiny import tiny_model
+from tiny import tiny_batch, tiny_model
 
 MATRICES = ["embed", "model.layers.1.mlp.down_proj"]
 # Half of the text is a token that batches do not hold, so theirs are in two bins of four.
@@ -31,6 +31,21 @@ class Sequences(torch.utils.data.Dataset):
 def batches(size=BATCH):
     tokens = Sequences().tokens
     return [{"input_ids": part, "labels": part} for part in tokens.split(size)]
+
+
+def train(model, lens=None, steps=4, first=0, optimizer=None, batches=tiny_batch):
+    """A few steps of a model, from step `first` on, with a lens if there is one; the losses."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2) if optimizer is None else optimizer
+    losses = []
+    for step in range(first, first + steps):
+        loss = model(**batches(step)).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if lens is not None:
+            lens.step(loss)
+        losses.append(loss.item())
+    return losses
 
 
 def plain(run=None, model=None, clip=None, **settings):

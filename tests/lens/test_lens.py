@@ -1,12 +1,14 @@
 import math
 import warnings
 from contextlib import nullcontext
+from functools import partial
 
 import jaxtyping
 import polars as pl
 import pytest
 import torch
 
+import loops
 from loops import n_hooks
 from tangentlens import (
     Alarm,
@@ -28,19 +30,7 @@ from tangentlens.runs.records import KEY
 from tangentlens.runs.run import create_run
 from tiny import tiny_batch, tiny_model
 
-
-def train(model, steps=5, lens=None, batches=tiny_batch):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    losses = []
-    for step in range(steps):
-        loss = model(**batches(step)).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        if lens is not None:
-            lens.step(loss)
-        losses.append(loss.item())
-    return losses
+train = partial(loops.train, steps=5)
 
 
 @pytest.mark.parametrize("kind", ["decoder", "encoder"])

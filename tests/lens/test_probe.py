@@ -10,7 +10,7 @@ import torch
 
 import tangentlens.capture.untouched as quietly
 from architectures import batch, build
-from loops import assert_same_weights, n_hooks
+from loops import assert_same_weights, n_hooks, train
 from tangentlens import InputError, Lens, massive_rows, movement, open_run
 from tangentlens.alignment.frequency import FrequencyBins
 from tangentlens.capture.probe import ProbeText
@@ -20,20 +20,6 @@ from tangentlens.runs.records import KEY
 from tiny import tiny_batch, tiny_model
 
 PROBE = tiny_batch(99, batch=12)["input_ids"]
-
-
-def train(model, lens=None, steps=4, first=0, optimizer=None):
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2) if optimizer is None else optimizer
-    losses = []
-    for step in range(first, first + steps):
-        loss = model(**tiny_batch(step)).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        if lens is not None:
-            lens.step(loss)
-        losses.append(loss.item())
-    return losses
 
 
 def moved(path):

@@ -23,8 +23,10 @@ def test_records_are_those_of_one_site_after_the_other(tmp_path, monkeypatch):
 
 def test_a_training_with_two_threads_is_bit_for_bit_the_same_with_and_without_it(tmp_path):
     # Threads belong to a process. PyTorch chooses their number, as for a user who never set it.
+    here = Path(__file__).with_name("two_threads.py")
     environment = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive", "PATH": "", "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(Path(__file__).with_name("two_threads.py")), str(tmp_path / "run")]
+    environment["PYTHONPATH"] = str(here.parents[1])
+    command = [sys.executable, str(here), str(tmp_path / "run")]
     told = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert told.stdout == "the same", told.stderr
     assert open_run(tmp_path / "run").records.height > 0
