@@ -212,7 +212,7 @@ class _ModelProfile:
         activations(self.loaded.model, self.sites, self.loaded.framed(tokens).to(device), keep.to(device), see)
 
     def _cost(self, read: Int[Tensor, "w length"]) -> str:
-        """Return how long all batches will take and how much memory, from a forward pass and the measures of sites side by side."""
+        """Return how long all batches will take and how much memory, from a forward pass and a few sites at once."""
         # If the model cannot run on the text at all, it cannot on the windows with the largest token ids.
         some = read[read.amax(dim=1).argsort(descending=True)[: max(1, 512 // self.length)]]
         for _ in range(2):
