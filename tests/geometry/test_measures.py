@@ -1,3 +1,7 @@
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -103,3 +107,24 @@ def test_rogue_dimensions_of_a_profile_are_the_part_of_the_largest_coordinate(ge
     largest = float(rogue_dimensions(rows).max()) / mean_cosine(rows)
     assert 0.5 < largest < 1
     assert measure.of(Cloud(rows, tokens, tokens)) == pytest.approx(largest, rel=1e-6)
+
+
+# Numbers of threads can be set for a process only, and those of a library that is loaded already keep theirs.
+IN_ONE_THREAD = """
+import time, torch
+from tangentlens.geometry.measures import USUAL, chosen, measure_all
+from tangentlens.studies.profile.expected import typical_cloud
+torch.set_num_threads(1)
+measure_all(typical_cloud(256, 600).without_massive(), chosen(USUAL))
+all_threads, this_thread = time.process_time(), time.thread_time()
+measure_all(typical_cloud(1024, 600).without_massive(), chosen(USUAL))
+print((time.process_time() - all_threads) / (time.thread_time() - this_thread))
+"""
+
+
+def test_no_library_begins_threads_of_its_own():
+    """They would wait for work long after they had any, and take a core from the training or the model."""
+    # That of the tests would hold for every library.
+    free = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    code = [sys.executable, "-c", IN_ONE_THREAD]
+    assert float(subprocess.run(code, env=free, capture_output=True, text=True, check=True).stdout) < 1.05

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import linear, pad
 
 from tangentlens.errors import InputError
 from tangentlens.geometry.rows import squared_lengths
@@ -146,13 +146,10 @@ class _Cloud:
         if 4 * self.rows.numel() <= _CACHE:
             self.kept = self.part(slice(None))
         found = _Smallest(self.norms, n, keep)
-        room = self.norms.new_empty(min(n, _TALL) * min(n, _BLOCK))
         for right in _blocks(n):
             # Distances are symmetric, so half of all blocks suffice.
             for left in _blocks(right.stop, _TALL):
-                block = room[: _size(left) * _size(right)].view(_size(left), _size(right))
-                torch.add(self.norms[left, None], self.norms[right], out=block)
-                block.addmm_(self.part(left), self.part(right).T, alpha=-2)
+                block = _squares(self.part(left), self.norms[left], self.part(right), self.norms[right])
                 if left.stop == right.stop:
                     block[right.start - left.start :].fill_diagonal_(torch.inf)
                 found.add(right, block.T, left.start)
@@ -207,7 +204,7 @@ class _Cloud:
         found = _Smallest(x, len(which), keep)
         for right in _blocks(len(self.rows), _TALL):
             y = self.part(right, x.dtype)
-            block = torch.addmm(_squared_lengths(y), x, y.T, alpha=-2).add_(norms[:, None])
+            block = _squares(x, norms, y, _squared_lengths(y))
             columns = torch.arange(right.start, right.stop, device=which.device)
             block.masked_fill_(columns == which[:, None], torch.inf)
             found.add(slice(None), block, right.start)
@@ -250,6 +247,18 @@ def _blocks(stop: int, size: int = _BLOCK) -> Iterator[slice]:
 def _squared_lengths(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n"]:
     """Return the square of each length, summed in fp64 and rounded once to the precision of the rows."""
     return squared_lengths(rows).to(rows.dtype)
+
+
+def _squares(
+    x: Float[Tensor, "m d"], x_norms: Float[Tensor, "m"], y: Float[Tensor, "b d"], y_norms: Float[Tensor, "b"]
+) -> Float[Tensor, "m b"]:
+    """Return the squared distances between two sets of rows, given their squared lengths."""
+    if x.device.type == "cpu" and x.dtype == torch.float32 and torch.backends.mkldnn.is_available():
+        # On an AMD processor, where MKL leaves the widest instructions unused, oneDNN takes half as long.
+        products = linear(x.to_mkldnn(), (-2 * y).to_mkldnn(), y_norms.to_mkldnn()).to_dense()
+    else:
+        products = torch.addmm(y_norms, x, y.T, alpha=-2)
+    return products.add_(x_norms[:, None])
 
 
 def _size(part: slice) -> int:
