@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from threadpoolctl import ThreadpoolController
 
+from tangentlens.geometry.precision import full_precision
+
 # The most parts at once: each of them holds its rows in several copies.
 _MOST = 4
 
@@ -38,7 +40,12 @@ def side_by_side(works: Iterable[Sequence[Callable[[], Any]]], device: torch.dev
     >>> list(side_by_side([[lambda: 1, lambda: 2], [lambda: 3]], torch.device("cpu")))
     [[1, 2], [3]]
     """
-    workers = at_once(device)
+    # A generator that is left before its end leaves the context, too.
+    with full_precision():
+        yield from _side_by_side(works, at_once(device))
+
+
+def _side_by_side(works: Iterable[Sequence[Callable[[], Any]]], workers: int) -> Iterator[list[Any]]:
     if workers == 1:
         yield from ([part() for part in work] for work in works)
         return

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import linear, pad
 
 from tangentlens.errors import InputError
+from tangentlens.geometry.precision import full_precision
 from tangentlens.geometry.rows import squared_lengths
 from tangentlens.lazy import cached_property
 
@@ -52,6 +53,7 @@ class Neighbours(NamedTuple):
         return Neighbours(self.distances[:, :k], self.indices[:, :k])
 
 
+@full_precision()
 def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     """Return the `k` nearest other rows of each row, exactly.
 
@@ -84,6 +86,7 @@ def nearest(rows: Float[Tensor, "n d"], k: int) -> Neighbours:
     return found
 
 
+@full_precision()
 def nearest_among(left: Float[Tensor, "m d"], neighbours: Neighbours, mask: Bool[Tensor, "n"], k: int) -> Neighbours:
     """Return the nearest neighbours of some of the rows among themselves, given those among all rows.
 
