@@ -8,6 +8,12 @@ from tangentlens.geometry import neighbours
 from tangentlens.geometry.neighbours import distinct_rows, nearest, nearest_among
 
 
+@pytest.fixture(autouse=True, params=["oneDNN", "MKL"])
+def products(request, monkeypatch):
+    """Which library multiplies depends on the processor; each test is for both."""
+    monkeypatch.setattr(neighbours, "_onednn_is_faster", lambda: request.param == "oneDNN")
+
+
 @pytest.mark.parametrize(("n", "d"), [(5, 2), (1500, 3), (2100, 20)])
 def test_distances_are_those_of_a_kd_tree(n, d, generator):
     x = torch.randn(n, d, generator=generator, dtype=torch.float64)

@@ -156,9 +156,25 @@ def test_a_second_training_from_step_0_is_not_mixed_into_the_first(tmp_path):
 
 
 def test_a_lens_with_other_settings_does_not_mix_into_the_run(tmp_path):
-    Lens(tiny_model(), rank=4, run=tmp_path / "run")
-    with pytest.raises(InputError, match="rank was 4 and is now 8"):
-        Lens(tiny_model(), rank=8, run=tmp_path / "run")
+    model = tiny_model()
+    with Lens(model, rank=4, every=1, run=tmp_path / "run") as lens:
+        train(model, steps=1, lens=lens)
+    for step in (0, 1):
+        with pytest.raises(InputError, match="rank was 4 and is now 8"):
+            Lens(model, rank=8, every=1, run=tmp_path / "run", step=step)
+
+
+def test_settings_with_which_nothing_was_measured_may_be_mended_in_the_same_folder(tmp_path):
+    model = tiny_model()
+    with (
+        pytest.raises(InputError, match="choose a rank of at most 16"),
+        Lens(model, rank=20, every=1, run=tmp_path / "run") as lens,
+    ):
+        train(model, steps=1, lens=lens)
+    with Lens(model, rank=4, every=1, run=tmp_path / "run") as lens:
+        train(model, steps=1, lens=lens)
+    assert lens.run.manifest["lenses"]["model"]["rank"] == 4
+    assert set(lens.run.records["rank"].drop_nulls()) == {4}
 
 
 def test_settings_that_can_never_work_are_errors(tmp_path):

@@ -58,7 +58,7 @@ def check_rank(rank: int, widths: Mapping[str, int]) -> None:
 
 
 def claim(run: Run, name: str, settings: Mapping[str, Any], begins: bool) -> None:
-    """Write the settings of a lens to a run's manifest, or raise if another lens has its name there.
+    """Write the settings of a lens to a run's manifest, or raise if another lens has measured under its name there.
 
     Args:
         run: The run.
@@ -67,13 +67,15 @@ def claim(run: Run, name: str, settings: Mapping[str, Any], begins: bool) -> Non
         begins: Whether a training begins, so that there must not be one already.
     """
     known = run.manifest.get("lenses", {}).get(name)
-    if known is not None:
+    measured = known is not None and not run.records.filter(model=name).is_empty()
+    # What a lens left that never measured, as with a rank that is too high, does not stand in the way of another.
+    if known is not None and (measured or not begins):
         check_same(run.path, known, settings)
-        if begins and not run.records.filter(model=name).is_empty():
-            raise InputError(
-                f"{run.path} must be empty for a training that starts at step 0, but holds one; choose another folder, "
-                "delete this one, or pass step= and tokens_seen= to continue from a checkpoint"
-            )
+    if measured and begins:
+        raise InputError(
+            f"{run.path} must be empty for a training that starts at step 0, but holds one; choose another folder, "
+            "delete this one, or pass step= and tokens_seen= to continue from a checkpoint"
+        )
     run.describe("lenses", {name: settings})
 
 
