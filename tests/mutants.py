@@ -1,36 +1,62 @@
 """Do the tests notice a wrong program? Mutations by cosmic-ray, drawn at random, each against the tests of its room.
 
-`python tests/mutants.py --sample 30 statistics geometry` works on a clone of the last commit, and prints the part of
-the mutants that were killed and the difference of each that lived. Without rooms, all of them have their turn.
+`python tests/mutants.py --sample 30 statistics geometry` works on clones of the last commit, and prints the part of the
+mutants that were killed and the difference of each that lived. Without rooms, all of them have their turn.
+
+Tests run in forks of a process that has imported the libraries already. Those that mirror the mutated file come first,
+because most mutants do not survive them.
 """
 
 import argparse
+import contextlib
+import difflib
+import importlib
 import os
 import random
+import re
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
+import pytest
+from cosmic_ray.commands import init
+from cosmic_ray.modules import find_modules
+from cosmic_ray.mutating import mutate_code
+from cosmic_ray.plugins import get_operator
 from cosmic_ray.work_db import use_db
-from cosmic_ray.work_item import TestOutcome, WorkerOutcome, WorkResult
+from cosmic_ray.work_item import MutationSpec
 
 ROOT = Path(__file__).parents[1]
-# Each room, the folder that is mutated, and what is run, besides the examples in its docstrings.
+# Each room: the folder that is mutated, and where the tests are that mirror it.
 ROOMS = {
     **{
         room: (f"src/tangentlens/{room}", f"tests/{room}")
         for room in ("statistics", "geometry", "proxies", "alignment", "runs", "capture", "lens")
     },
-    "claims": ("src/tangentlens/studies/claims", "tests/studies/test_claims.py tests/studies/test_phases.py"),
+    "claims": ("src/tangentlens/studies/claims", "tests/studies"),
 }
+# Where a file has no test of its own name, and where its room has tests elsewhere.
+OF_ROOM = {"claims": ("tests/studies/test_claims.py", "tests/studies/test_phases.py")}
 # Unions of types are no arithmetic, and a comparison of `x is None` with `<` is no mistake that anybody makes.
-LEFT_OUT = (
-    "core/ReplaceBinaryOperator_BitOr_.*",
-    "core/ReplaceComparisonOperator_Is.*_(Lt|Gt|LtE|GtE)",
-    "core/Variable.*",
+LEFT_OUT = re.compile("core/(ReplaceBinaryOperator_BitOr_.*|ReplaceComparisonOperator_Is.*_(Lt|Gt|LtE|GtE)|Variable.*)")
+# Large libraries of which no thread is running after the import.
+LIBRARIES = (
+    "torch",
+    "scipy.stats",
+    "scipy.spatial",
+    "scipy.special",
+    "transformers",
+    "plotly.graph_objects",
+    "hypothesis",
 )
-SECONDS = 600
+# After this time, tests are taken to run for ever.
+SECONDS = 400
 
 
 def main() -> None:
@@ -39,61 +65,88 @@ def main() -> None:
     parse.add_argument("rooms", nargs="*", help=f"some of {', '.join(ROOMS)}; all by default")
     parse.add_argument("--sample", type=int, default=30, help="mutants of each room")
     parse.add_argument("--seed", type=int, default=0)
+    parse.add_argument("--jobs", type=int, default=os.cpu_count(), help="mutants that are tested at once")
     given = parse.parse_args()
+    for name in LIBRARIES:
+        importlib.import_module(name)
     killed = drawn = 0
-    with tempfile.TemporaryDirectory() as folder:
-        tree = Path(folder) / "tree"
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tree)], check=True)
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        ProcessPoolExecutor(given.jobs, get_context("fork")) as pool,
+    ):
         for room in given.rooms or ROOMS:
-            lived, n = mutate(room, tree, given.sample, given.seed)
-            killed, drawn = killed + n - len(lived), drawn + n
-            sys.stdout.write(f"{room}: {n - len(lived)} of {n} killed\n" + "".join(f"{diff}\n" for diff in lived))
+            chosen = draw(room, given.sample, given.seed)
+            unchanged = pool.submit(partial(survives, Path(folder), room, None))
+            lived = [diff for diff in pool.map(partial(survives, Path(folder), room), chosen) if diff is not None]
+            # A mutant is killed by tests that pass without it.
+            if unchanged.result() is None:
+                sys.exit(f"the tests of {room} fail without any mutation")
+            killed, drawn = killed + len(chosen) - len(lived), drawn + len(chosen)
+            sys.stdout.write(f"{room}: {len(chosen) - len(lived)} of {len(chosen)} killed\n" + "\n".join([*lived, ""]))
             sys.stdout.flush()
     sys.stdout.write(f"{killed} of {drawn} killed: {killed / max(drawn, 1):.0%}\n")
 
 
-def mutate(room: str, tree: Path, sample: int, seed: int) -> tuple[list[str], int]:
-    """Return the differences of the mutants of a room that lived, and how many mutants there were."""
-    source, tests = ROOMS[room]
-    config, session = tree / f"{room}.toml", tree / f"{room}.sqlite"
-    command = f"{sys.executable} -m pytest -x -q -p no:cacheprovider {tests} {source}"
-    config.write_text(
-        f"""[cosmic-ray]
-module-path = "{source}"
-timeout = {SECONDS}
-excluded-modules = []
-test-command = "{command}"
-[cosmic-ray.distributor]
-name = "local"
-[cosmic-ray.filters.operators-filter]
-exclude-operators = {list(LEFT_OUT)}
-"""
-    )
-    # One thread: mutants of several rooms may then run side by side.
-    environment = os.environ | {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
-
-    def run(*words: str) -> None:
-        programs = Path(sys.executable).parent
-        subprocess.run([str(programs / words[0]), *words[1:]], cwd=tree, env=environment, check=True)
-
-    # A mutant is killed by tests that pass without it.
-    subprocess.run(command.split(), cwd=tree, env=environment, check=True, stdout=subprocess.DEVNULL)
-    run("cosmic-ray", "init", config.name, session.name)
-    run("cr-filter-operators", session.name, config.name)
-    draw(session, sample, seed)
-    run("cosmic-ray", "exec", config.name, session.name)
-    with use_db(str(session)) as database:
-        done = [result for _, result in database.results if result.worker_outcome != WorkerOutcome.SKIPPED]
-    return [result.diff or "" for result in done if result.test_outcome == TestOutcome.SURVIVED], len(done)
+def draw(room: str, sample: int, seed: int) -> list[MutationSpec]:
+    """Return a random sample of the mutations of a room."""
+    source, _ = ROOMS[room]
+    with contextlib.chdir(ROOT), use_db(":memory:") as database:
+        init(sorted(find_modules([Path(source)])), database, {})
+        every = [one for item in database.pending_work_items for one in item.mutations]
+    possible = sorted((one for one in every if not LEFT_OUT.fullmatch(one.operator_name)), key=str)
+    return random.Random(seed).sample(possible, min(sample, len(possible)))
 
 
-def draw(session: Path, sample: int, seed: int) -> None:
-    """Leave out all mutants but a random sample."""
-    with use_db(str(session)) as database:
-        waiting = sorted(database.pending_work_items, key=lambda item: str(item.mutations))
-        chosen = random.Random(seed).sample(waiting, min(sample, len(waiting)))
-        rest = {item.job_id for item in waiting} - {item.job_id for item in chosen}
-        database.set_multiple_results(rest, WorkResult(worker_outcome=WorkerOutcome.SKIPPED))
+def survives(folder: Path, room: str, mutation: MutationSpec | None) -> str | None:
+    """Return the difference that a mutation makes if the tests pass with it, or None if they do not."""
+    # One for each process of the pool.
+    tree = folder / str(os.getpid())
+    if not tree.exists():
+        subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tree)], check=True)
+    source, mirror = ROOMS[room]
+    of_room = OF_ROOM.get(room, (mirror,))
+    if mutation is None:
+        return "" if passes(tree, [source, *of_room]) else None
+    path = tree / mutation.module_path
+    before = path.read_text()
+    operator = get_operator(mutation.operator_name)(**mutation.operator_args or {})
+    after = mutate_code(before, operator, mutation.occurrence)
+    beside = tree / mirror / path.relative_to(tree / source).with_name(f"test_{path.name}")
+    first = [str(path), *([str(beside)] if beside.exists() else [])]
+    path.write_text(after)
+    try:
+        if not passes(tree, first) or not passes(tree, [*of_room, source]):
+            return None
+    finally:
+        path.write_text(before)
+    lines = difflib.unified_diff(before.split("\n"), after.split("\n"), str(path.relative_to(tree)), lineterm="", n=2)
+    return "\n".join(lines)
+
+
+def passes(tree: Path, tests: list[str]) -> bool:
+    """Return whether tests pass, run in a fork of this process."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    # Its own group, so that processes that a test has started end with it.
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGALRM, lambda *_: os.killpg(0, signal.SIGKILL))
+    signal.alarm(SECONDS)
+    os.chdir(tree)
+    sys.path[:0] = [str(tree / "src")]
+    os.environ |= {"PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    sys.dont_write_bytecode = True
+    kept = tempfile.mkdtemp()
+    with Path(os.devnull).open("w") as nothing:
+        os.dup2(nothing.fileno(), 1)
+        os.dup2(nothing.fileno(), 2)
+    code = 1
+    try:
+        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={kept}", *tests])
+    finally:
+        shutil.rmtree(kept, ignore_errors=True)
+        # No test was collected where a file has no example.
+        os._exit(0 if code in (0, 5) else 1)
 
 
 if __name__ == "__main__":
