@@ -41,8 +41,10 @@ ROOMS = {
     },
     "claims": ("src/tangentlens/studies/claims", "tests/studies"),
 }
-# Where a file has no test of its own name, and where its room has tests elsewhere.
+# Where the tests of a room are not all of a folder.
 OF_ROOM = {"claims": ("tests/studies/test_claims.py", "tests/studies/test_phases.py")}
+# A room notices what changes the numbers of another.
+NUMBERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("*/test_kept_numbers.py"))
 # Unions of types are no arithmetic, and a comparison of `x is None` with `<` is no mistake that anybody makes.
 LEFT_OUT = re.compile("core/(ReplaceBinaryOperator_BitOr_.*|ReplaceComparisonOperator_Is.*_(Lt|Gt|LtE|GtE)|Variable.*)")
 # Large libraries of which no thread is running after the import.
@@ -104,9 +106,9 @@ def survives(folder: Path, room: str, mutation: MutationSpec | None) -> str | No
     if not tree.exists():
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tree)], check=True)
     source, mirror = ROOMS[room]
-    of_room = OF_ROOM.get(room, (mirror,))
+    all_tests = [source, *NUMBERS, *OF_ROOM.get(room, (mirror,))]
     if mutation is None:
-        return "" if passes(tree, [source, *of_room]) else None
+        return "" if passes(tree, all_tests) else None
     path = tree / mutation.module_path
     before = path.read_text()
     operator = get_operator(mutation.operator_name)(**mutation.operator_args or {})
@@ -115,7 +117,7 @@ def survives(folder: Path, room: str, mutation: MutationSpec | None) -> str | No
     first = [str(path), *([str(beside)] if beside.exists() else [])]
     path.write_text(after)
     try:
-        if not passes(tree, first) or not passes(tree, [*of_room, source]):
+        if not passes(tree, first) or not passes(tree, all_tests):
             return None
     finally:
         path.write_text(before)
@@ -142,7 +144,18 @@ def passes(tree: Path, tests: list[str]) -> bool:
         os.dup2(nothing.fileno(), 2)
     code = 1
     try:
-        code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={kept}", *tests])
+        code = pytest.main(
+            [
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "-W",
+                "ignore::pytest.PytestAssertRewriteWarning",
+                f"--basetemp={kept}",
+                *tests,
+            ]
+        )
     finally:
         shutil.rmtree(kept, ignore_errors=True)
         # No test was collected where a file has no example.
