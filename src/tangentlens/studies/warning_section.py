@@ -32,7 +32,7 @@ def foretold(records: pl.DataFrame) -> dict[str, dict[int, Interval]]:
     """Return how each live number at a due step correlates with the loss at the end, across networks.
 
     All numbers but the loss are correlated given the held-out loss of the same step: what they add to it. Networks with
-    the same number of steps are compared; those of the largest such set.
+    the same number of steps are compared; those of the largest such set. Step 0 is left out.
 
     Returns:
         Rank correlations by number and step, with 95% intervals over networks.
@@ -49,7 +49,8 @@ def foretold(records: pl.DataFrame) -> dict[str, dict[int, Interval]]:
     most = ends["last"].value_counts(sort=True)["last"][0]
     ends = ends.filter(pl.col("last") == most)
     known = losses.select(*NETWORK, "step", loss="value").join(ends, on=NETWORK, maintain_order="left")
-    known = known.filter(pl.col("step") <= _EARLY * most)
+    # Before the first update, networks of one seed are the same network.
+    known = known.filter(pl.col("step").is_between(1, _EARLY * most))
     found: dict[str, dict[int, Interval]] = {_LOSS: _by_step(known, "loss", None)}
     for name, select in LIVE.items():
         values = by_step(select.rows(records)).select(*NETWORK, "step", number="value")
