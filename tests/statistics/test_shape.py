@@ -3,6 +3,7 @@ import torch
 from scipy import stats
 
 from tangentlens import InputError
+from tangentlens.statistics.selection import student_of_selected
 from tangentlens.statistics.shape import default_margin, profile_shape, shape_of
 
 DEPTH = torch.linspace(0, 1, 7, dtype=torch.float64)
@@ -85,6 +86,18 @@ def test_the_height_of_a_bell_is_over_the_higher_end():
     mirrored = profile_shape(-batches(profile, 0.001), torch.tensor([0.0, 0.5, 1.0]))
     assert (mirrored.kind, mirrored.value) == ("valley", pytest.approx(-0.4, abs=0.01))
     assert mirrored.ci_low < mirrored.value < mirrored.ci_high < 0
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_of_a_peak_and_a_dip_the_larger_is_told_with_an_interval_for_all_pairs_of_sites(sign):
+    values = sign * batches([0.0, 0.9, 0.1, 0.1, 0.1, 0.1, 0.8], 0.002, n=4)
+    found = profile_shape(values, DEPTH)
+    assert (found.kind, found.place) == ("irregular", 1)
+    assert found.value == pytest.approx(sign * 0.8, abs=0.01)
+    height = values[:, 1] - values[:, found.base]
+    # A peak and a site beside it are chosen among the 21 pairs of seven sites.
+    reach = student_of_selected(0.95, 3, 21) * float(height.std()) / 4**0.5
+    assert (found.ci_low, found.ci_high) == pytest.approx((float(height.mean()) - reach, float(height.mean()) + reach))
 
 
 @pytest.mark.parametrize("sign", [1, -1])

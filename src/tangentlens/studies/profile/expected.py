@@ -13,14 +13,13 @@ from tangentlens.geometry.measures import Cloud
 from tangentlens.studies.profile.plan import Profile
 from tangentlens.studies.profile.presets import PresetModel
 
-# Measured by `benchmarks/profile_cost.py`, in fp32 on one core of a server: how many operations of a forward pass fit
-# into a second, and how many seconds the measures of a site take for each n²d (neighbours), nd (passes over the rows)
-# and d³ (eigenvalues) of its n rows of width d. At eight shapes from 2,048 x 384 to 2,048 x 4,096, the rule gives
-# 0.92 to 1.09 of what was measured.
-_FORWARD = 6.8e10
-_MEASURES = (6.4e-12, 1.6e-7, 2.2e-10)
-# How many times as fast two cores are: a profile of 7 sites of width 384 took 49 s on one core and 25 s on two, with an
-# earlier and slower version of the measures.
+# Measured by `benchmarks/profile_cost.py`, in fp32 on one core of an AMD server: how many operations of a forward pass
+# fit into a second, and how many seconds the measures of a site take for each n²d (neighbours), nd (passes over the
+# rows) and d³ (eigenvalues) of its n rows of width d. At eight shapes from 2,048 x 384 to 2,048 x 4,096, the rule gives
+# 0.85 to 1.06 of what was measured.
+_FORWARD = 9.4e10
+_MEASURES = (3.9e-12, 8.5e-8, 1.1e-10)
+# How many times as fast two cores are: forward passes 1.86 times, and sites are measured side by side.
 _TWO_CORES = 1.9
 # An assumption and no measurement: what a GPU of the data centre does in a second in fp32.
 _GPU_FORWARD = 1e13
