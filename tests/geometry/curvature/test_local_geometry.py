@@ -290,6 +290,11 @@ def test_turning_and_scaling_the_rows():
         assert again.rms_curvature.value * factor == pytest.approx(found.rms_curvature.value, rel=1e-3)
         assert again.visible_curvature.value == pytest.approx(found.visible_curvature.value, rel=1e-3)
         assert again.radius == pytest.approx(factor * found.radius, rel=1e-4)
+        # A squared height grows with the square of the rows, and a coordinate with the rows.
+        heights = (float(one.bends.median()) for one in (again, found))
+        assert next(heights) == pytest.approx(factor**2 * next(heights), rel=1e-3)
+        lengths = (float(one.coordinates.norm(dim=2).median()) for one in (again, found))
+        assert next(lengths) == pytest.approx(factor * next(lengths), rel=1e-3)
 
 
 @pytest.mark.parametrize(("m", "noise", "k"), [(2, 0.02, 24), (3, 0.03, 20), (4, 0.03, 30)])
