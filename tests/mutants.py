@@ -106,7 +106,8 @@ def survives(folder: Path, room: str, mutation: MutationSpec | None) -> str | No
     if not tree.exists():
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tree)], check=True)
     source, mirror = ROOMS[room]
-    all_tests = [source, *NUMBERS, *OF_ROOM.get(room, (mirror,))]
+    # Examples in docstrings come last: to collect them first would import modules beside their packages.
+    all_tests = [*OF_ROOM.get(room, (mirror,)), *NUMBERS, source]
     if mutation is None:
         return "" if passes(tree, all_tests) else None
     path = tree / mutation.module_path
@@ -114,7 +115,7 @@ def survives(folder: Path, room: str, mutation: MutationSpec | None) -> str | No
     operator = get_operator(mutation.operator_name)(**mutation.operator_args or {})
     after = mutate_code(before, operator, mutation.occurrence)
     beside = tree / mirror / path.relative_to(tree / source).with_name(f"test_{path.name}")
-    first = [str(path), *([str(beside)] if beside.exists() else [])]
+    first = [*([str(beside)] if beside.exists() else []), str(path)]
     path.write_text(after)
     try:
         if not passes(tree, first) or not passes(tree, all_tests):

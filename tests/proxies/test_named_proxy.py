@@ -72,6 +72,15 @@ def test_the_audit_of_another_proxy_leaves_out_what_is_of_semi_nmf_alone():
     assert "not done" in told
 
 
+def first_axis(rows, rank, seed):
+    return Subspace(torch.eye(rows.shape[1], dtype=torch.float64)[:, :1])
+
+
+def test_a_proxy_may_have_a_lower_rank_than_asked_for():
+    found = tangent_test(ROWS, ROWS.sin(), SEQUENCES, rank=3, proxy=first_axis)
+    assert found.subspaces["first_axis"].rank == 1
+
+
 def too_large(rows, rank, seed):
     return pca(rows, rank + 1)
 

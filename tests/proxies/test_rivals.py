@@ -1,5 +1,7 @@
 """What every rival and control must hold to, and what each is on rows whose answer is known."""
 
+import importlib
+
 import pytest
 import torch
 
@@ -95,6 +97,25 @@ def test_ica_finds_directions_that_are_not_gaussian_among_louder_ones_that_are(g
     mixing = torch.linalg.qr(torch.randn(20, 20, generator=generator, dtype=torch.float64)).Q[:12]
     found = ica(sources @ mixing, 3)
     assert found.overlap(Subspace.span(mixing[:3])) > 0.98
+
+
+@pytest.mark.parametrize("kind", ["rarely large", "never large"])
+def test_ica_finds_one_direction_that_is_not_gaussian(kind, generator):
+    sources = torch.randn(4000, 6, generator=generator, dtype=torch.float64)
+    sources[:, 2] = sources[:, 2] ** 3 if kind == "rarely large" else sources[:, 2].sign()
+    axes = torch.linalg.qr(torch.randn(6, 6, generator=generator, dtype=torch.float64)).Q
+    # Less variance than any other, so that high variance would not find it.
+    scale = torch.tensor([2.0, 3.0, 1.0, 2.0, 3.0, 2.0], dtype=torch.float64)
+    sources = scale * sources / sources.std(dim=0)
+    assert ica(sources @ axes, 1).overlap(Subspace(axes[2, :, None])) > 0.9
+
+
+def test_ica_stops_when_its_directions_no_longer_turn(generator, monkeypatch):
+    module = importlib.import_module("tangentlens.proxies.ica")
+    steps, rotation = [], module._rotation
+    monkeypatch.setattr(module, "_rotation", lambda matrix: steps.append(0) or rotation(matrix))
+    ica(torch.randn(4000, 6, generator=generator, dtype=torch.float64) ** 3, 3)
+    assert len(steps) < module._MAX_ITER
 
 
 def test_shuffled_is_the_proxy_of_permuted_columns(generator):
