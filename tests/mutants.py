@@ -43,8 +43,11 @@ ROOMS = {
 }
 # Where the tests of a room are not all of a folder.
 OF_ROOM = {"claims": ("tests/studies/test_claims.py", "tests/studies/test_phases.py")}
-# A room notices what changes the numbers of another.
-NUMBERS = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("*/test_kept_numbers.py"))
+# A room notices what changes the numbers of another, and how it is called.
+KEPT = [
+    "tests/test_signatures.py",
+    *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("*/test_kept_numbers.py")),
+]
 # Unions of types are no arithmetic, and a comparison of `x is None` with `<` is no mistake that anybody makes.
 LEFT_OUT = re.compile("core/(ReplaceBinaryOperator_BitOr_.*|ReplaceComparisonOperator_Is.*_(Lt|Gt|LtE|GtE)|Variable.*)")
 # Large libraries of which no thread is running after the import.
@@ -107,7 +110,7 @@ def survives(folder: Path, room: str, mutation: MutationSpec | None) -> str | No
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tree)], check=True)
     source, mirror = ROOMS[room]
     # Examples in docstrings come last: to collect them first would import modules beside their packages.
-    all_tests = [*OF_ROOM.get(room, (mirror,)), *NUMBERS, source]
+    all_tests = [*OF_ROOM.get(room, (mirror,)), *KEPT, source]
     if mutation is None:
         return "" if passes(tree, all_tests) else None
     path = tree / mutation.module_path
