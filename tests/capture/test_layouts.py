@@ -9,6 +9,7 @@ from layouts import LAYOUTS, PAIRS, Pairs, loss_of
 from tangentlens import InputError
 from tangentlens.capture.sites import find_sites
 from tangentlens.capture.step import Capture
+from tangentlens.capture.sublayers import sublayer_blocks
 
 # Blocks of one layer each.
 SINGLE = {"x_transformers_irregular": 3, "x_transformers_shared": 4}
@@ -60,6 +61,14 @@ def test_the_embedding_and_the_final_norm_have_names(name):
     assert captured(model, "embed")["embed"].gradients.any()
     depths = [site.depth for site in find_sites(model, "resid")]
     assert depths == [i / (len(depths) - 1) for i in range(len(depths))]
+
+
+def test_a_list_with_another_number_of_kinds_is_no_list_of_sublayers():
+    parent = build("x_transformers").attn_layers
+    layers = list(parent.layers)
+    assert sublayer_blocks(parent, layers)
+    parent.layer_types = (*parent.layer_types, "a")
+    assert sublayer_blocks(parent, layers) == []
 
 
 def test_of_an_unknown_layout_the_error_says_what_it_has_and_how_to_name_the_stream():

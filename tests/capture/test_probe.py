@@ -98,6 +98,7 @@ def test_the_hash_is_that_of_the_numbers_and_not_of_their_form():
         ([[1, 2], [3]], "the probe's input_ids must be numbers in a tensor"),
         (TOKENS + 60, r"at least 0 and below the vocabulary's size, 64, but its input_ids are \d+ to 1\d\d; use the"),
         (TOKENS - 60, r"but its input_ids are -\d+ to"),
+        (TOKENS - TOKENS.min() - 1, "but its input_ids are -1 to"),
         (TOKENS[:3], "must have at least 4 sequences with tokens that count, .* but has 3 of 3; pass more"),
         ({"input_ids": TOKENS, "attention_mask": torch.zeros_like(TOKENS)}, "but has 0 of 6"),
         ({"input_ids": TOKENS, "attention_mask": torch.ones(5, 12)}, r"attention_mask must have an entry for each of"),

@@ -57,6 +57,13 @@ def test_a_portable_name_means_the_same_in_every_model():
     assert isinstance(find_sites(model, "final")[0].module, nn.LayerNorm)
 
 
+def test_of_two_norms_the_final_one_comes_after_the_blocks():
+    model = nn.ModuleDict(
+        {"norm_in": nn.LayerNorm(4), "blocks": nn.ModuleList([nn.Linear(4, 4)] * 2), "norm_out": nn.LayerNorm(4)}
+    )
+    assert find_sites(model, "final")[0].module is model["norm_out"]
+
+
 def test_an_unknown_site_names_the_nearest():
     with pytest.raises(InputError, match=r"'resid.9' does not; the nearest are resid.\d"):
         find_sites(tiny_model(), "resid.9")

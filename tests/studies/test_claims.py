@@ -11,9 +11,11 @@ from tangentlens.runs.records import Record
 from tangentlens.runs.run import create_run
 from tangentlens.studies import SECTIONS, STUDIES
 from tangentlens.studies.claims import CLAIMS
+from tangentlens.studies.claims.estimands import Select
 from tangentlens.studies.claims.ledger import FINISHED, TRAINED, ledger
 from tangentlens.studies.claims.page import write_page
 from tangentlens.studies.claims.section import ledger_figure
+from tangentlens.studies.claims.twins import at_equal_steps
 from tangentlens.training.tempering import WAYS
 
 BY_ID = {claim.id: claim for claim in CLAIMS}
@@ -294,6 +296,20 @@ def test_what_never_emerged_does_not_tell_whether_it_persists(tmp_path):
     assert one_effect(run, BY_ID["4b"]) == [1.0, 0.5]
 
 
+def test_emergence_is_in_doublings_before_the_end_and_at_the_end_if_it_never_comes(tmp_path):
+    at_step_8 = math.log2((8 + 1) / (STEPS[-1] + 1))
+    run = write_run(tmp_path / "run", BY_ID["4a"], [at_step_8, 1.0])
+    assert one_effect(run, BY_ID["4a"]) == pytest.approx([at_step_8, 0.0])
+
+
+def test_at_equal_steps_the_last_number_of_the_twin_is_subtracted(tmp_path):
+    claim = BY_ID["17a"]
+    records = read_runs([write_run(tmp_path / "run", claim, [0.1, 0.2])])
+    found = at_equal_steps(Select("anisotropy", quantity="activation", site=None), treatment_of(claim))(records)
+    # They end at 0.5 plus the effect, and their twins at 0.3.
+    assert found["effect"].to_list() == pytest.approx([0.3, 0.4])
+
+
 def test_a_dimension_of_zero_is_left_out(tmp_path):
     run = write_run(tmp_path / "run", BY_ID["14a"], [0.1, 0.2, 0.3])
     rows = run.records.drop("run").with_columns(
@@ -449,6 +465,13 @@ def test_the_figure_shows_every_effect(tmp_path, ratio):
     assert min(*trace.error_x.array, *trace.error_x.arrayminus) >= 0
     low, high = plot.layout.xaxis.range
     assert low - 1e-9 <= math.log10(ratio) <= high + 1e-9
+
+
+def test_each_claim_has_a_line_of_the_figure(tmp_path):
+    run = write_run(tmp_path / "run", BY_ID["2"], [1.0, 1.1, 1.2])
+    one = ledger_figure(read_runs([run])).plot.layout.height
+    run.write("more", [record for seed in range(3) for record in planted(BY_ID["9a"], 1.0, f"decoder-{seed}")])
+    assert ledger_figure(read_runs([run])).plot.layout.height >= one + 20
 
 
 def test_no_effect_is_a_tick_of_the_figure(tmp_path):
