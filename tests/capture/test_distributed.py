@@ -1,4 +1,4 @@
-"""Collective operations of two ranks against what one process would have. `test_distributed.py RANK FOLDER` is a rank."""
+"""Collective operations of two ranks against those of one process. `test_distributed.py RANK FOLDER` is a rank."""
 
 import subprocess
 import sys
