@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tangentlens import (
+    InputError,
     intrinsic_dimension,
     local_geometry,
     manifold_entropy,
@@ -69,6 +70,10 @@ def test_estimates_from_neighbourhoods_are_those_from_rows():
     around = Neighbourhoods.of(rows, k=3)
     assert intrinsic_dimension(around) == intrinsic_dimension(rows)
     assert manifold_entropy(around, 4) == manifold_entropy(rows, 4)
+    with pytest.raises(
+        InputError, match="method 'mle' needs 20 neighbours of each row, but 3 are known; pass the rows"
+    ):
+        intrinsic_dimension(around, method="mle")
 
 
 def test_a_misfit_spares_the_search_in_subsamples(cloud, monkeypatch):

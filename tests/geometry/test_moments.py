@@ -35,6 +35,14 @@ def test_merging_equals_concatenating(n, m, seed):
     torch.testing.assert_close(merged.scatter, whole.scatter, atol=1e-9, rtol=0)
 
 
+def test_where_a_condition_fails_there_are_no_rows():
+    moments = Moments.of(rows(9, 3, 0) + 5)
+    assert moments.where(torch.tensor(True)).scatter.equal(moments.scatter)
+    assert moments.where(torch.tensor(True)).count == 9
+    none = moments.where(torch.tensor(False))
+    assert (none.count, none.mean.any(), none.scatter.any()) == (0, False, False)
+
+
 def test_spectrum_is_numpys_and_descends():
     x = rows(50, 6, 0)
     expected = np.sort(np.linalg.eigvalsh(np.cov(x.numpy().T, bias=True)))[::-1]
