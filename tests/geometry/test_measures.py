@@ -71,7 +71,7 @@ def test_estimates_from_neighbourhoods_are_those_from_rows():
     assert intrinsic_dimension(around) == intrinsic_dimension(rows)
     assert manifold_entropy(around, 4) == manifold_entropy(rows, 4)
     with pytest.raises(
-        InputError, match="method 'mle' needs 20 neighbours of each row, but 3 are known; pass the rows"
+        InputError, match="method 'mle' needs 20 neighbours of each row, but 3 are known"
     ):
         intrinsic_dimension(around, method="mle")
 
