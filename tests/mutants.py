@@ -48,8 +48,8 @@ KEPT = [
     "tests/test_signatures.py",
     *sorted(str(path.relative_to(ROOT)) for path in (ROOT / "tests").glob("*/test_kept_numbers.py")),
 ]
-# Unions of types are no arithmetic, a comparison of `x is None` with `<` is no mistake that anybody makes, and cosmic-ray
-# fails where one of several exceptions has the name of its module before it.
+# Unions of types are no arithmetic, a comparison of `x is None` with `<` is no mistake that anybody makes, and
+# cosmic-ray fails where one of several exceptions has the name of its module before it.
 LEFT_OUT = re.compile(
     "core/(ReplaceBinaryOperator_BitOr_.*|ReplaceComparisonOperator_Is.*_(Lt|Gt|LtE|GtE)|Variable.*|ExceptionReplacer)"
 )

@@ -70,9 +70,7 @@ def test_estimates_from_neighbourhoods_are_those_from_rows():
     around = Neighbourhoods.of(rows, k=3)
     assert intrinsic_dimension(around) == intrinsic_dimension(rows)
     assert manifold_entropy(around, 4) == manifold_entropy(rows, 4)
-    with pytest.raises(
-        InputError, match="method 'mle' needs 20 neighbours of each row, but 3 are known"
-    ):
+    with pytest.raises(InputError, match="method 'mle' needs 20 neighbours of each row, but 3 are known"):
         intrinsic_dimension(around, method="mle")
 
 
