@@ -42,7 +42,7 @@ ROOMS = {
     "claims": ("src/tangentlens/studies/claims", "tests/studies"),
 }
 # Where the tests of a room are not all of a folder.
-OF_ROOM = {"claims": ("tests/studies/test_claims.py", "tests/studies/test_phases.py")}
+OF_ROOM = {"claims": tuple(f"tests/studies/test_{name}.py" for name in ("claims", "phases", "shapes"))}
 # A room notices what changes the numbers of another, and how it is called.
 KEPT = [
     "tests/test_signatures.py",

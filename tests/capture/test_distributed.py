@@ -11,6 +11,7 @@ import torch.distributed as dist
 from tangentlens.alignment.rows import TokenRows
 from tangentlens.capture.device import CPU, Devices
 from tangentlens.capture.distributed import gathered, gathered_rows, is_first, mean_of_all_ranks, summed, world_size
+from tangentlens.capture.updates import UpdateCapture, find_matrices
 from tangentlens.geometry.moments import Moments
 
 HERE = Devices(CPU, CPU)
@@ -33,6 +34,16 @@ def told_of(moments):
     return {"count": moments.count, "mean": moments.mean, "covariance": moments.covariance()}
 
 
+def gradient_of(passed):
+    """The gradient of a matrix of ones for the loss `passed` times the sum of its entries; None for no loss."""
+    layer = torch.nn.Linear(2, 2)
+    (matrix,) = find_matrices(torch.nn.ModuleDict({"layer": layer}), "layer")
+    with UpdateCapture([matrix]) as capture:
+        if passed is not None:
+            (passed * layer.weight.sum()).backward()
+        return capture.gradient(matrix)
+
+
 def told_by(rank):
     """What the operations return on a rank, by the name of what it passes."""
     own = rows_of(rank)
@@ -52,6 +63,9 @@ def told_by(rank):
         "mean": mean_of_all_ranks(float(rank + 1), CPU),
         "mean of the second": mean_of_all_ranks(None if rank == 0 else 2.0, CPU),
         "mean of none": mean_of_all_ranks(None, CPU),
+        "gradient": gradient_of(rank + 1.0),
+        "gradient of the second": gradient_of(None if rank == 0 else 2.0),
+        "gradient of none": gradient_of(None),
     }
 
 
@@ -91,6 +105,7 @@ def test_ranks_without_rows_take_part(told):
         assert one["matrix of none"] is None
         assert one["moments of none"] is None
         assert one["mean of none"] is None
+        assert one["gradient of none"] is None
 
 
 def test_moments_and_means_are_those_of_all_ranks_on_every_rank(told):
@@ -101,6 +116,9 @@ def test_moments_and_means_are_those_of_all_ranks_on_every_rank(told):
         torch.testing.assert_close(one["moments"]["covariance"], both.T.cov(correction=0), atol=1e-6, rtol=1e-6)
         assert one["moments of the second"]["count"] == 3
         assert (one["mean"], one["mean of the second"]) == (1.5, 2.0)
+        # Where a rank has no gradient, its loss does not depend on the matrix.
+        assert one["gradient"].unique().tolist() == [1.5]
+        assert one["gradient of the second"].unique().tolist() == [1.0]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ def test_a_pass_that_runs_again_is_known_by_its_values():
     passes.wait("resid.1", first, one)
     passes.wait("resid.1", second, other)
     assert passes.match("resid.1", torch.randn(1, 4, 8)) is None
+    assert passes.match("resid.1", 1.01 * one) is None
     assert passes.match("resid.2", one) is None
     assert passes.match("resid.1", other.clone()) is second
     assert passes.match("resid.1", other.clone()) is None, "it waits no longer"

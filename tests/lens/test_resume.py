@@ -1,8 +1,10 @@
 """A run that a training continues: tokens are counted on, and steps that it overtakes are moved aside."""
 
+import math
+
 import pytest
 
-from tangentlens import Lens, open_run
+from tangentlens import Alarm, Lens, open_run
 from tangentlens.runs.records import KEY
 from tangentlens.runs.run import Run, create_run
 from tiny import tiny_batch, tiny_model
@@ -43,6 +45,18 @@ def test_a_number_of_tokens_that_is_passed_or_loaded_counts(tmp_path):
     with lens:
         train(model, steps=1, lens=lens)
     assert steps_of(tmp_path / "run") == [(0, STEP), (1, STEP), (2, 2 * STEP)]
+
+
+def test_an_alarm_goes_on_from_its_highest_value(tmp_path):
+    first, again, other = (
+        Alarm("anisotropy", falls_to=0.1),
+        Alarm("anisotropy", falls_to=0.1),
+        Alarm("intrinsic_dimension", above=99),
+    )
+    state = trained(tmp_path / "run", 2, alarms=[first]).state_dict()
+    Lens(tiny_model(), run=tmp_path / "run", step=2, alarms=[again, other], **SETTINGS).load_state_dict(state)
+    assert again.highest == first.highest > 0
+    assert other.highest == -math.inf
 
 
 @pytest.mark.parametrize(("steps", "holds"), [(1, False), (3, True), (4, False)])

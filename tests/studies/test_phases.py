@@ -21,7 +21,7 @@ STEPS = (0, 1, 3, 7, 15, 31)
 def records(tmp_path):
     run, written = create_run(tmp_path / "run", {}), []
     for seed, (growth, anisotropy) in enumerate(
-        [((1, 1, -1, -1, -1), (0, 1, 9, 1, 1, 1)), ((1, 1, 1, -3, -1), (0, 1, 1, 9, 1, 1))]
+        [((1, 1, -1, -1, -1), (0, 1, 9, 1, 1, 1)), ((0.25, 0.25, 0.25, -0.75, -1), (0, 1, 1, 9, 1, 1))]
     ):
         about = Record(model=f"decoder-{seed}")
         moved = replace(about, site="mean", quantity="movement", metric="growth_log_ratio", variant="x", detail="proxy")
@@ -38,8 +38,8 @@ def records(tmp_path):
 
 def test_turns_are_where_they_were_planted(records):
     turns = {row["turn"]: row for row in phases(records).iter_rows(named=True)}
-    # Steps 1, 3, 7, 15, 31 are 1 to 5 doublings. From 1 to -1 it is half-way from 2 to 3; from 1 to -3, a quarter of
-    # the way from 3 to 4.
+    # Steps 1, 3, 7, 15, 31 are 1 to 5 doublings. From 1 to -1 it is half-way from 2 to 3; from 0.25 to -0.75, a
+    # quarter of the way from 3 to 4.
     assert turns[GROWTH]["doublings"] == pytest.approx((2.5 + 3.25) / 2)
     assert turns[GROWTH]["networks"] == 2
     assert turns["anisotropy peaks"]["doublings"] == pytest.approx(2.5)
@@ -114,3 +114,9 @@ def test_what_is_no_page_is_refused(records, tmp_path, make):
     make(tmp_path / "ledger.md")
     with pytest.raises(InputError, match="must be a Markdown file in UTF-8"):
         write_page(tmp_path / "ledger.md", ledger(records), records)
+
+
+def test_a_bar_in_a_name_does_not_break_a_table_of_the_page(records, tmp_path):
+    named = records.with_columns(family=pl.lit("wide | narrow"))
+    write_page(tmp_path / "ledger.md", ledger(named), named)
+    assert "wide \\| narrow" in (tmp_path / "ledger.md").read_text()

@@ -1,5 +1,7 @@
 """Shapes over depth, judged over networks, of planted profiles."""
 
+from dataclasses import replace
+
 import pytest
 
 from tangentlens.report.reading import read_runs
@@ -58,6 +60,16 @@ def test_seeds_that_disagree_do_not_decide(tmp_path):
 def test_a_network_that_is_in_two_runs_counts_once(tmp_path):
     runs = [trained(tmp_path / name, PROFILES["bell"], 0.002) for name in "ab"]
     assert depth_shapes(read_runs(runs))["networks"].to_list() == [3]
+
+
+def test_a_network_that_was_measured_at_other_sites_is_not_set_beside_the_others(tmp_path):
+    run = trained(tmp_path / "run", PROFILES["bell"], 0.002)
+    about = Record(model="decoder-9", step=8, quantity="activation", metric="anisotropy", value=0.5)
+    run.write("another", [replace(about, site=f"resid.{i}", depth=DEPTHS[i]) for i in (0, 3, 6)])
+    facts = {"kind": "decoder", "family": "a decoder", "trained_seed": 9, "weights_sha256": "another"}
+    run.describe("models", {"decoder-9": facts})
+    found = depth_shapes(read_runs([run]))
+    assert found.select("networks", "shape").rows() == [(3, "bell")]
 
 
 def test_part_of_a_network_has_no_shape(tmp_path):
