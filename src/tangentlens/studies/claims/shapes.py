@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import polars as pl
 import torch
 
@@ -33,13 +35,14 @@ def depth_shapes(records: pl.DataFrame) -> pl.DataFrame:
         once = profiles.filter(pl.col("weights") != "").group_by(key, maintain_order=True).agg(pl.mean("value"))
         for (family,), of_family in once.group_by(["family"], maintain_order=True):
             networks = [one.sort("depth") for _, one in of_family.group_by(["same"], maintain_order=True)]
-            sites = networks[0]["site"].to_list()
-            # A network that was measured at other sites cannot be set beside the others.
-            values = [one["value"].to_list() for one in networks if one["site"].to_list() == sites]
-            if len(values) >= 2:
-                shape = profile_shape(torch.tensor(values), torch.tensor(networks[0]["depth"].to_list()))
+            # A network that was measured at other sites than most cannot be set beside them.
+            ((sites, count),) = Counter(tuple(one["site"]) for one in networks).most_common(1)
+            alike = [one for one in networks if tuple(one["site"]) == sites]
+            if count >= 2:
+                values = torch.tensor([one["value"].to_list() for one in alike])
+                shape = profile_shape(values, torch.tensor(alike[0]["depth"].to_list()))
                 ends = {"value": shape.value, "ci_low": shape.ci_low, "ci_high": shape.ci_high}
                 difference = f"{sites[shape.place]} − {sites[shape.base]}: {interval_text(ends)}"
-                about = {"stratum": str(family), "measure": METRICS[measure].label, "networks": len(values)}
+                about = {"stratum": str(family), "measure": METRICS[measure].label, "networks": count}
                 rows.append({**about, "shape": shape.kind, "difference": difference})
     return pl.DataFrame(rows)
