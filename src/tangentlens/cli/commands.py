@@ -89,7 +89,7 @@ def demo(
 ) -> None:
     """Train a small decoder and a small encoder on built-in text with the lens on, and write a report.
 
-    About four minutes on two cores. Ctrl-C leaves a readable run; the same command continues it.
+    Two to four minutes on two cores. Ctrl-C leaves a readable run; the same command continues it.
     """
     plan = TrainPlan(
         text=text_name(text),

@@ -52,7 +52,7 @@ ARCHITECTURES = Study(
     claims=tuple(claim.id for claim in CLAIMED),
     costs={
         "smoke": "half a minute on two cores",
-        "small": "about 20 minutes on two cores with --ray local, 45 without",
+        "small": "10 to 20 minutes on two cores with --ray local, up to 45 without",
         "full": "60 networks of 100 million parameters; weeks on one GPU (estimated, not measured)",
     },
     parts=_parts,

@@ -33,6 +33,6 @@ DEMO = Study(
     name="demo",
     about="Trains a small decoder and a small encoder with the lens on: one network of each, so it judges no claim.",
     claims=(),
-    costs={"smoke": "a few seconds", "small": "about three minutes on two cores"},
+    costs={"smoke": "a few seconds", "small": "two to four minutes on two cores"},
     parts=_parts,
 )

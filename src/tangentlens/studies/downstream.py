@@ -37,7 +37,7 @@ DOWNSTREAM = Study(
     claims=tuple(claim.id for claim in CLAIMED),
     costs={
         "smoke": "half a minute on two cores",
-        "small": "about 7 minutes on two cores with --ray local, 13 without",
+        "small": "3 to 7 minutes on two cores with --ray local, up to 13 without",
         "full": "30 networks of 100 million parameters; weeks on one GPU (estimated, not measured)",
     },
     parts=_parts,

@@ -35,7 +35,7 @@ FREQUENCY = Study(
     claims=tuple(claim.id for claim in TEMPERED),
     costs={
         "smoke": "half a minute on two cores",
-        "small": "about 12 minutes on two cores with --ray local, 20 without",
+        "small": "6 to 12 minutes on two cores with --ray local, up to 20 without",
         "full": "50 networks of 100 million parameters; weeks on one GPU (estimated, not measured)",
     },
     parts=_parts,

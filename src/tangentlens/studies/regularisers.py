@@ -42,7 +42,7 @@ REGULARISERS = Study(
     claims=tuple(claim.id for claim in TREATED),
     costs={
         "smoke": "half a minute on two cores",
-        "small": "about 20 minutes on two cores with --ray local, half an hour without",
+        "small": "10 to 20 minutes on two cores with --ray local, up to 30 without",
         "full": "65 networks of 100 million parameters; weeks on one GPU (estimated, not measured)",
     },
     parts=_parts,
