@@ -48,7 +48,7 @@ def active_concepts_of(on: AuditData, name: str, rows: TokenRows) -> Check:
         rows: The rows of the site under these conditions.
     """
     fit, test = rows.halves()
-    theirs = usual_active_concepts(Principal.of(fit.activations), test, seed=on.seed)
+    theirs = usual_active_concepts(Principal.of(fit.activations), test, 0.0, on.seed)
     return Check(
         f"active concepts of {name}",
         _found(theirs),

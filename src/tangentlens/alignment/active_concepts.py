@@ -102,9 +102,7 @@ def active_concepts(
     return own_and_swapped(used, test.gradients, test.sequences, n_active, seed)
 
 
-def usual_active_concepts(
-    principal: Principal, test: TokenRows, sparsity: float = 0.0, seed: int = 0
-) -> ActiveConcepts:
+def usual_active_concepts(principal: Principal, test: TokenRows, sparsity: float, seed: int) -> ActiveConcepts:
     """Return `active_concepts` with the usual numbers of concepts for the rows that these are fitted to.
 
     Args:
