@@ -53,6 +53,12 @@ def test_what_blocks_add_makes_the_next_state(name):
         torch.testing.assert_close(rows[f"resid.{i + 1}"], expected)
 
 
+def test_what_a_block_adds_is_half_way_through_it():
+    found = {site.name: site.depth for site in find_sites(build("nanogpt"), ["attn", "mlp"])}
+    expected = {f"{kind}.{i}": (i + 0.5) / LAYERS for i in range(LAYERS) for kind in ("attn", "mlp")}
+    assert found == pytest.approx(expected)
+
+
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_the_embedding_and_the_final_norm_have_names(name):
     model = build(name)
