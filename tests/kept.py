@@ -20,13 +20,19 @@ RELATIVE, ABSOLUTE = 2e-3, 1e-5
 NUMBER = re.compile(r"-?\d[\d,.]*(e[+-]?\d+)?")
 
 
+def as_kept(file, told):
+    """The text that was kept in a file, or what is told now, which `KEEP=1` keeps."""
+    path = KEPT / file
+    if os.environ.get("KEEP"):
+        path.write_text(told)
+    return path.read_text()
+
+
 def check_numbers(name, table):
     """The numbers of a table are those that were kept; everything else in it is the same."""
-    path = KEPT / f"{name}.csv"
-    told = StringIO(table.write_csv(float_precision=8))
-    if os.environ.get("KEEP"):
-        path.write_text(told.getvalue())
-    kept, now = (pl.read_csv(source, infer_schema_length=None) for source in (path, told))
+    told = table.write_csv(float_precision=8)
+    texts = (as_kept(f"{name}.csv", told), told)
+    kept, now = (pl.read_csv(StringIO(text), infer_schema_length=None) for text in texts)
     assert kept.columns == now.columns
     assert kept.height == now.height
     numbers = cs.expand_selector(kept, cs.float() | cs.integer())
@@ -52,7 +58,5 @@ def same(before, after):
 
 def check_words(name, text):
     """A text is the one that was kept but for the digits of its numbers."""
-    path = KEPT / f"{name}.txt"
-    if os.environ.get("KEEP"):
-        path.write_text(text + "\n")
-    assert NUMBER.sub("#", text + "\n") == NUMBER.sub("#", path.read_text())
+    told = text + "\n"
+    assert NUMBER.sub("#", told) == NUMBER.sub("#", as_kept(f"{name}.txt", told))

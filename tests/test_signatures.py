@@ -1,16 +1,13 @@
 """Arguments and defaults of every public name, and options of every command, do not change unnoticed."""
 
 import inspect
-import os
 import re
-from pathlib import Path
 
 import typer
 
 import tangentlens as tl
+from kept import as_kept
 from tangentlens.cli import app
-
-KEPT = Path(__file__).parent / "kept" / "signatures.txt"
 
 
 def arguments(function):
@@ -43,6 +40,4 @@ def test_arguments_options_and_defaults_are_those_that_were_kept():
     """`KEEP=1` keeps the new ones; docs/stability.md says what a change of them comes with."""
     lines = [line for name in sorted(tl.__all__) for line in described(name, getattr(tl, name))]
     told = "\n".join([*lines, *options(), ""])
-    if os.environ.get("KEEP"):
-        KEPT.write_text(told)
-    assert told.splitlines() == KEPT.read_text().splitlines()
+    assert told.splitlines() == as_kept("signatures.txt", told).splitlines()

@@ -1,6 +1,7 @@
 """The table of concepts, made of the records of one step alone."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -10,11 +11,12 @@ from tangentlens.runs.run import create_run
 
 def concept(step, number, token, energy, **further):
     about = Record(site="resid.1", step=step, variant=str(number), model="model", quantity="gradient", rank=2)
+    tokens = replace(about, metric="concept_tokens", quantity="activation", value=1.0)
     words = json.dumps([["before ", token, " after", 1.0]])
     numbers = {"concept_energy": energy} | further
     return [
-        Record(**vars(about) | {"metric": "concept_tokens", "quantity": "activation", "detail": words, "value": 1.0}),
-        *(Record(**vars(about) | {"metric": metric, "value": value}) for metric, value in numbers.items()),
+        replace(tokens, detail=words),
+        *(replace(about, metric=metric, value=value) for metric, value in numbers.items()),
     ]
 
 
