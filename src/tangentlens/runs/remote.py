@@ -22,7 +22,7 @@ _NOT_WHOLE = ("arrow_hdfs", "dbfs", "ftp", "hdfs", "jlab", "jupyter", "root", "s
 _CHECK = "check that the bucket is there, that this machine can reach it, and that its credentials may"
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Remote:
     """An object or folder at a URL. It has those methods of a `Path` that a run needs.
 
